@@ -156,7 +156,8 @@ CASES = {
         lines=(f"{RUN} -m 1g {{0}} python3 /w/work.py", f"{RUN} -m 64m {{0}} python3 /w/work.py"),
     ),
     "home": Case(
-        says="a cache that cannot be kept is made at each start", source="matplotlib#32246",
+        says="a cache that cannot be kept is made at each start",
+        source="matplotlib/matplotlib#32246",
         files={"work.py": WORKS + CACHES}, names=("home.is_writable",),
         images=("RUN mkdir -m 777 /h\nENV HOME=/h\n", "RUN mkdir -m 755 /h\nENV HOME=/h\n"),
         lines=(f"{RUN} -v $PWD/kept:/h --user 1000 {{0}} python3 /w/work.py",
@@ -355,8 +356,9 @@ def write_page(places: Places) -> str:
     page = "\n".join((
         "# Known causes of slow lines",
         "",
-        f"`python benchmarks/lines.py`: {len(records)} small forms of slowdowns, most of them from "
-        "public threads, each two command lines of which the second is slower; raw data in "
+        f"`python benchmarks/lines.py`, as root: {len(records)} slowdowns in miniature, most of "
+        "them modelled on public threads, each measured once as two command lines of which the "
+        "second is slower; raw data in "
         f"`benchmarks/results/{DATA}`. The table shows the place of the cause among the "
         "candidates on the first screen. A candidate is not proven. In each case both lines run in "
         "containers of one base image, so little else differs.",
@@ -367,7 +369,7 @@ def write_page(places: Places) -> str:
         "",
         f"- {len(named)} of {len(records)} second lines were found slower with the cause as first "
         "or second candidate.",
-        f"- It was said to have no effect in {len(denied)}.",
+        f"- The cause was ruled out in {len(denied)}.",
     ))  # fmt: skip
     places.write_page(PAGE, page, (one.conditions for one in records))
     return page

@@ -258,12 +258,14 @@ def _references(cells: Iterable[CellData], arms: tuple[ArmRecord, ...]) -> dict[
 
 def _hosts(read: RunFiles) -> tuple[HostSummary, ...]:
     """Return the hardware and software of each host, in the order of the plan."""
-    timed = {arm.id for arm in read.run.arms if arm.is_timed}
+    timed = {arm.id: not arm.is_reference for arm in read.run.arms if arm.is_timed}
+    # the reference first: another kernel, as gVisor's, describes no machine
+    records = sorted(read.fingerprints, key=lambda one: timed.get(one.arm, True))
     hosts = dict.fromkeys(cell.host for cell in read.run.cells) if timed else {}
     return tuple(
         _host(
             host,
-            [one for one in read.fingerprints if one.host == host and one.arm in timed],
+            [one for one in records if one.host == host and one.arm in timed],
             [one for one in read.events if one.host == host],
         )
         for host in hosts

@@ -6,7 +6,6 @@ It is the only place that prints results or exits.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 import threading
@@ -23,6 +22,7 @@ from envcompare.bundled import __version__
 from envcompare.cli import reading
 from envcompare.cli.options import (
     CLEANED,
+    CONTAINERS,
     EXPERIMENT,
     LINES,
     LOOKING,
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _UNDECIDED = 7  # exit code of `why`
 _DECIDED = ("slower", "faster", "equivalent")
-_CONTAINERS = re.compile(r"\b(?:docker|podman)\b")
 _CLIENT = (
     "its container is not read, only the client: write the line as one `docker run` or `podman run`"
 )
@@ -305,11 +304,13 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None: 
     \b
     envcompare why 'python train.py' 'docker run --rm -v $PWD:/w -w /w app:2 python train.py'
 
+    For PyTorch training, add --lockstep: it compares steps, and the script need not end.
+
     Each line runs several times, in random order, by `sh -c` in the current folder. envcompare adds
-    two labels and `--cidfile` to `docker run` and `podman run`; `--lockstep` also adds a probe, by
-    PYTHONPATH. 'fast=python train.py' names a line. By default, differences below 5 % count as
-    equal, and the run stops after 600 s. Exit 3: a line cannot be run. 4: a line failed. 7: a line
-    is undecided.
+    two labels and `--cidfile` to `docker run` and `podman run`; `--lockstep` also adds a probe: two
+    mounts, and PYTHONPATH. 'fast=python train.py' names a line. By default, differences below 5 %
+    count as equal, and the budget is 600 s. Exit 3: a line cannot be run. 4: a line failed. 7: a
+    line is undecided.
     """
     from envcompare.cli.planning import planned
     from envcompare.config.settings import Settings
@@ -322,7 +323,7 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None: 
         job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
         for arm in experiment.arms:
             display.say(f"{arm.id}: {masked(arm.reference)}")
-            if not arm.traits.programs and _CONTAINERS.search(arm.reference):
+            if not arm.traits.programs and CONTAINERS.search(arm.reference):
                 display.say(f"  {_CLIENT}")
         exit_code, comparison = _measured(job)
     undecided = any(one.outcome not in _DECIDED for one in comparison.compared)

@@ -32,6 +32,7 @@ from envcompare.run_folder.profiles import GPU_TOOLS
 from envcompare.run_folder.records import Scalar
 from envcompare.text import closest, listed, masked_words, parse_toml
 
+CONTAINERS = re.compile(r"\b(?:docker|podman)\b")
 _F = TypeVar("_F", bound=Callable[..., Any])
 _Decorator = Callable[[_F], _F]
 _CONFIG = click.option(
@@ -368,6 +369,11 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
                 hint="give each line its own name, as in 'fast=python train.py'",
             )
         call = engine_call(line)
+        if values.get("lockstep") and call is None and CONTAINERS.search(line):
+            raise ConfigError(
+                f"--lockstep cannot reach the script in the container of {text!r}",
+                hint="write the line as one `docker run` or `podman run`, or leave --lockstep out",
+            )
         arms[name] = f"{name}={f'{call.program}-line' if call else 'line'}:{line}"
     given = {name: value for name, value in values.items() if value not in (None, ())}
     usual: dict[str, Any] = {} if "preset" in given else {"margin": _LINE_MARGIN}

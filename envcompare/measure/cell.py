@@ -192,7 +192,7 @@ class CellContext:
     def begin_limit_s(self) -> float:
         """Return how long to wait for a worker or its first step; a script also begins then."""
         limit = begin_limit_s(self.design.budget_s, remaining_s=self.remaining_s)
-        return max(limit, self.remaining_s) if self.is_line else limit
+        return max(limit, self.remaining_s / 2) if self.is_line else limit
 
     def turn_limit_s(self, expected_s: float) -> float:
         """Return how long to wait for a turn; a step of a line may hold an evaluation."""

@@ -403,7 +403,9 @@ class Generation:
         if (failure := _too_short(reference, step_s)) is not None:
             self.workers.drop(reference, failure)
             return
-        self.tuning.steps = self.context.design.steps or steps_a_block(step_s, block_s=block_s)
+        is_on_gpu = self.context.is_line and bool(blocks[reference].gpu_ns)
+        fitting = steps_a_block(step_s, block_s=block_s, is_script_on_gpu=is_on_gpu)
+        self.tuning.steps = self.context.design.steps or fitting
         self.tuning.block_s, self._wanted_s = self.tuning.steps * step_s, block_s
         for arm, ran in blocks.items():
             self._shorten(arm, ran)
@@ -411,11 +413,10 @@ class Generation:
     def _shorten(self, arm: str, ran: Ran) -> None:
         """Let an arm do fewer steps in a block where it is far slower than the reference.
 
-        Short blocks of a CPU are judged by their shortest step, so that a slow one of four leaves k
-        alike.
+        Short blocks of a CPU are judged by their shortest step: a slow one of four leaves k alike.
         """
-        is_settled = self.context.design.steps is not None or arm == self.context.reference
-        if not self._wanted_s or is_settled or ran.compilations:
+        is_fixed = self.context.design.steps or self.context.is_line  # the same steps of a script
+        if not self._wanted_s or is_fixed or arm == self.context.reference or ran.compilations:
             return
         self.tuning.slower.pop(arm, None)
         is_long = ran.gpu_ns or self._wanted_s > BLOCK_S

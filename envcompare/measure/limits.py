@@ -39,6 +39,7 @@ _LEAST_WARMUP_STEPS, _SHORT_WARMUP_S = 6, 0.5  # to see how the times of a slowe
 _LONGER_BLOCK, _LONGER_STOPPED_BLOCK = 4, 1.5  # times the length wanted, of a slower arm's block
 _SLOWER = 20  # times, that a step may be under a profiler: what is done around it is slow too
 MIN_STEPS, MAX_STEPS = 1, 2000  # in a block; each step is two numbers of a line of samples.jsonl
+_GPU_SCRIPT_STEPS = 20
 MIN_BLOCK_LIMIT_S = 60.0
 MIN_BEGIN_LIMIT_S, MAX_BEGIN_LIMIT_S = 60.0, 300.0
 _STEPS, _COMPILATIONS = 100, 10  # that a budget should hold; each arm compiles once
@@ -55,9 +56,15 @@ REASONS: tuple[StopReason, ...] = ("decided", "equivalent", "target", "planned")
 CellEnd = StopReason | Literal["budget", "failure"]
 
 
-def steps_a_block(step_s: float, *, block_s: float = BLOCK_S) -> int:
-    """Return how many steps last as long as a block should, within the bounds of a block."""
-    return min(MAX_STEPS, max(MIN_STEPS, round(block_s / max(step_s, 1e-9))))
+def steps_a_block(
+    step_s: float, *, block_s: float = BLOCK_S, is_script_on_gpu: bool = False
+) -> int:
+    """Return how many steps last as long as a block should, within the bounds of a block.
+
+    The GPU of a script is idle at both ends of a block, but works ahead in a loop.
+    """
+    least = _GPU_SCRIPT_STEPS if is_script_on_gpu else MIN_STEPS
+    return min(MAX_STEPS, max(least, round(block_s / max(step_s, 1e-9))))
 
 
 def has_quota(hellos: Iterable[Hello], *, threads: int) -> bool:

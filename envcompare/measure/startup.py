@@ -295,6 +295,7 @@ _READINGS = 10  # at most, of a line that ends before it is read
 _WANTED_ROUNDS = 4  # below it there is no verdict; then the first round is not given away
 _LEAST_LIMIT_S = 1.0
 _SHORT_S = 0.01  # a few milliseconds of it are the start of a process, in any environment
+_REMEDY = " (one epoch, 100 steps), or compare training steps with --lockstep"
 _GRACE_S = 60.0  # for the engine, beyond the limit of the program
 
 
@@ -404,7 +405,7 @@ class ProcessPass:
         least_s = missing * round_s
         each = f"{round_s:.2g} s" if round_s < _SHOWN_WHOLE_S else age_text(round_s)
         text = (
-            f"a round takes {each}; a verdict takes at least {counted(missing, 'more round')}, "
+            f"a round takes {each}; to end early takes at least {counted(missing, 'more round')}, "
             f"{age_text(least_s)}"
         )
         left_s = max(0.0, self.context.remaining_s)
@@ -603,7 +604,7 @@ class ProcessPass:
             details=worker.tail(),
             hint="raise --command-timeout"
             if is_command_limit
-            else "raise --budget, or reduce its work",
+            else "raise --budget, or reduce its work" + _REMEDY * self._is_of_lines,
             log=worker.log_name,
         )
 

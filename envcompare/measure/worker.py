@@ -158,10 +158,13 @@ class Worker:
         self._send("hello", msgspec.to_builtins(spec))
 
     def await_hello(
-        self, limit_s: float = HELLO_LIMIT_S, *, check: Callable[[], None] | None = None
+        self, limit_s: float = HELLO_LIMIT_S, *, script: Callable[[], None] | None = None
     ) -> Hello:
-        """Wait until the worker is up; `check` is called every second, and may raise."""
-        hello = self._receive("hello", Hello, limit_s, check)
+        """Wait until the worker is up.
+
+        That of a script may take long; `script` is called every second meanwhile, and may raise.
+        """
+        hello = self._receive("hello", Hello, limit_s, script)
         if hello.device == "cuda":
             self._on_gpu.add(self.arm)
         self._require_protocol(hello.protocol)
@@ -334,11 +337,13 @@ class Worker:
         op: str,
         kind: type[_T],
         limit_s: float,
-        check: Callable[[], None] | None = None,
+        script: Callable[[], None] | None = None,
     ) -> _T:
-        line = self._next_line(limit_s, check)
+        line = self._next_line(limit_s, script)
         if line is None:
             hint = f"it hangs or waits for something: read {self.log_name} in the run folder"
+            if script:
+                hint += "; if it takes no steps of a PyTorch optimizer, leave --lockstep out"
             raise self._fault(
                 "process",
                 f"{_LATE.get(op, f'no answer to `{op}` within')} {limit_s:.0f} s",

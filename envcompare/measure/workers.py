@@ -208,7 +208,7 @@ class CellWorkers:
                 taken,
                 lambda worker: worker.await_hello(
                     context.begin_limit_s,
-                    check=context.check_interruption if context.is_line else None,
+                    script=context.check_interruption if context.is_line else None,
                 ),
             )
         for arm, hello in hellos.items():

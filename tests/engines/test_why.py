@@ -82,7 +82,7 @@ def test_files_that_a_line_writes_are_reported_and_may_be_removed(tmp_path: Path
     done = why(tmp_path, "--budget", "10", "--prepare", "rm -f model", line, line)
     assert done.exit_code in {0, 7}, done.stderr
     assert "a changes files in the folder, or another program does (model)" in done.stderr
-    assert re.search(r"a verdict takes at least [78] more rounds", " ".join(done.stderr.split()))
+    assert re.search(r"to end early takes at least [78] more rounds", " ".join(done.stderr.split()))
     done = why(tmp_path, "--budget", "10", "--prepare", "exit 5", line, line)
     assert done.exit_code == 4
     assert "--prepare ended with exit code 5" in done.stdout

@@ -28,6 +28,7 @@ import pytest
 import rights
 import same_cpu
 import stabilising
+import steps
 import turn_length
 
 import precision
@@ -59,6 +60,7 @@ WRITERS: dict[str, Callable[[Places], object]] = {
     "same-cpu": same_cpu.write_page,
     "simulation": simulation.write_page,
     "stabilising": stabilising.write_page,
+    "steps": steps.write_page,
     "turn-length": turn_length.write_page,
 }
 

@@ -84,12 +84,12 @@ def test_the_first_page_has_the_numbers_of_these_runs() -> None:
     gvisor = ratios["gvisor", "gvisor", "cnn"]
     assert gvisor["outcome"] == "equivalent"
     change, low, high = (_percent(gvisor[name]) for name in ("ratio", "ratio_low", "ratio_high"))
-    assert f"/gvisor/report.html), there {change} % ({low} to {high} %) longer" in text
+    assert f"/gvisor/report.html) it took {change} % ({low} to {high} %) longer" in text
     overlays = [
         round(100 * ratios["environments", arm, "files"]["ratio"] - 100)
         for arm in ("charliecloud", "docker", "podman")
     ]
-    assert f"{min(overlays)} to {max(overlays)} % longer from an overlay" in text
+    assert f"{min(overlays)} to {max(overlays)} % more from an overlay" in text
     assert f"{ratios['environments', 'singularity', 'files']['ratio']:.1f} times as long" in text
     rows = _STEP.findall((RESULTS / "README.md").read_text(encoding="utf-8"))
     cell = next(cells for name, *cells in rows if name == "seccomp")[0]

@@ -6,24 +6,28 @@ their cycle. Nothing here imports torch.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib.abc
 import importlib.util
+import itertools
 import os
 import socket
 import sys
 import threading
 import time
+import weakref
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 from typing import Any, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
 
 from harness.blockclock import BlockClock
+from harness.compiling import compilations
 from harness.tasks import Tasks, end_offspring, wake_with_parent
 from harness.wire import encode, parse_request, read_line
 
 _MODULE = "torch.optim.optimizer"
-_SEVERAL = "the script trains in several processes"
+SEVERAL = "the script trains in several processes"
 _HINT = "leave --lockstep out"
 _RESUMED = "torch_dynamo_resume_in_wrapper"
 _OLD = "the script's PyTorch is older than 2.0 and cannot report steps"
@@ -83,6 +87,8 @@ class Steps:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._outer: Optional[FrameType] = None  # of the outermost call
+        self._numbers: Any = weakref.WeakKeyDictionary()  # an address may be given anew
+        self._count = itertools.count()
         self._seen: List[int] = []
         self._last: Optional[int] = None
         self._thread = threading.get_ident()
@@ -112,12 +118,14 @@ class Steps:
     def on_step_end(self, optimizer: Any, *_: Any) -> None:  # noqa: ANN401  as above
         """Pass the gate if this was the last optimizer of a step."""
         frame = sys._getframe(1)  # noqa: SLF001
+        if threading.get_ident() != self._thread:
+            return
         # after a break in its graph, a compiled wrapper goes on in another frame
         if frame is not self._outer and not frame.f_code.co_name.startswith(_RESUMED):
             return
         self._outer = None
         now_ns = time.monotonic_ns()
-        if self._ends(id(optimizer)):
+        if self._ends(self._numbers.setdefault(optimizer, next(self._count))):
             step_ns, self._ended_ns = now_ns - self._ended_ns, now_ns
             self._gate.pass_through(step_ns)
         elif self._last is None:
@@ -151,6 +159,7 @@ class Gate:
         self._clock: Any = None
         self._tasks: Any = None
         self._steps = 0
+        self._compiled = 0
         self._untimed = 0
         self._timed = 0
         self._stops = False
@@ -203,7 +212,7 @@ class Gate:
             return
         self._socket = gate
         os.register_at_fork(after_in_child=self._let_go)
-        why = _SEVERAL if _is_distributed() else _GRAPH if _captures() else ""
+        why = SEVERAL if _is_distributed() else _GRAPH if _captures() else _other_device()
         if why:
             self._send({"op": "gen", "ok": False, "why": why})
             self._leave()
@@ -211,7 +220,13 @@ class Gate:
         self._tasks = Tasks(os.getpid(), pipe=gate.fileno())
         device = "cuda" if _cuda() else "cpu"
         self._send({"op": "gen", "ok": True, "step_ns": step_ns, "device": device})
+        atexit.register(self._report_end)
         self._wait()
+
+    def _report_end(self) -> None:
+        """Tell that the script ends: the exit code of a line with a pipe is not its own."""
+        if not self._is_open:
+            self._send({"op": "over", "is_fault": hasattr(sys, "last_type")})
 
     def refuse(self, why: str) -> None:
         """Report why steps cannot be seen, and end, unless another process has the gate."""
@@ -248,9 +263,9 @@ class Gate:
                 if not self._untimed:
                     self._begin_block()
                 return
-            self._tasks.resume()
             self._send({"op": request["op"], "ok": True, "steps": self._steps})
             if request["op"] == "end":
+                self._tasks.resume()
                 time.sleep(_KILLED_S)
                 self._leave()
 
@@ -259,6 +274,7 @@ class Gate:
         if cuda is not None:
             cuda.synchronize()
             self._events = [cuda.Event(enable_timing=True) for _ in range(self._timed + 1)]
+        self._compiled = compilations()
         self._before = self._clock.read()
         if cuda is not None:
             self._events[0].record()
@@ -280,11 +296,12 @@ class Gate:
             pairs = zip(self._events, self._events[1:])
             fields["gpu_ns"] = [round(a.elapsed_time(b) * 1e6) for a, b in pairs]
         self._events = []
+        fields["compilations"] = compilations() - self._compiled
         python = fields.pop("python")
+        if self._stops:
+            self._tasks.stop()  # first, so that children make nothing during the rest
         if (fields["threads"] or 2) > 1:
             _await_rest()
-        if self._stops:
-            self._tasks.stop()
         ended = self._tasks.end(python)
         self._send({"op": "run", "ok": True, **fields, **self._outside, **ended})
         return True
@@ -337,6 +354,17 @@ def _is_distributed() -> bool:
     if ranks is None or not ranks.is_available() or not ranks.is_initialized():
         return False
     return bool(ranks.get_world_size() > 1)
+
+
+def _other_device() -> str:
+    """Return why steps of a device that is no GPU cannot be timed; empty if there is none."""
+    torch: Any = sys.modules.get("torch")
+    for name in ("xpu", "npu", "hpu", "musa"):
+        if getattr(getattr(torch, name, None), "is_initialized", bool)():
+            return f"the script computes on {name}, for which envcompare cannot wait"
+    if "torch_xla" in sys.modules:
+        return "the script computes by XLA, for which envcompare cannot wait"
+    return ""
 
 
 def _captures() -> bool:

@@ -31,7 +31,7 @@ from harness.failures import (
     phase,
 )
 from harness.output import Output
-from harness.stepgate import short_path
+from harness.stepgate import SEVERAL, short_path
 from harness.tasks import adopt_orphans, end_offspring
 from harness.watching import Container
 from harness.wire import encode, ended, leave, parse_request, read_line, send
@@ -48,7 +48,9 @@ _NO_STEP_HINT = (
 )
 _MORE_HINT = "train for more steps or epochs, or leave --lockstep out"
 _LOG_HINT = "see its output in the log"
+_FAILED_HINT = "it failed by itself: see its output in the log"
 _CHUNK_BYTES = 1 << 16
+_MOST_BYTES = 16 << 20  # of an answer, with the times of all its steps
 
 
 class Stepper:
@@ -171,7 +173,10 @@ class Stepper:
             found.update(process_facts(process.pid))
             found.update(python_facts(process.pid))
             found.update(software_facts(process.pid))
-        found.pop("env.PYTHONPATH", None)  # it leads to the probe
+        path = str(found.pop("env.PYTHONPATH", ""))
+        own = [one for one in path.split(os.pathsep) if one and not one.endswith("harness/probe")]
+        if own:
+            found["env.PYTHONPATH"] = os.pathsep.join(own)
         engine, _, id_file = self._engine
         if engine:
             container = Container(engine, id_file)
@@ -245,15 +250,9 @@ class _Process:
         )
 
     def wait_for_gate(self) -> None:
-        """Wait until the program has taken its first steps; raises ProcessError if it ends before.
-
-        Further processes of the program find no socket, and step freely.
-        """
+        """Wait until the script has taken its first steps; raises ProcessError if it ends."""
         self._await(self._listener)
         self._gate, _ = self._listener.accept()
-        with short_path(self._folder) as path, contextlib.suppress(OSError):
-            os.unlink(path)
-        self._listener.close()
         size = struct.calcsize("3i")
         peer = self._gate.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
         self.pid, _, _ = struct.unpack("3i", peer)
@@ -278,6 +277,9 @@ class _Process:
         end_offspring()  # orphans of the shell, which are this process's to reap
         if self._gate is not None:
             self._gate.close()
+        self._listener.close()
+        with contextlib.suppress(OSError), short_path(self._folder) as path:
+            os.unlink(path)
         self._output.finish(_DRAIN_S)
 
     def _send(self, request: Dict[str, Any]) -> None:
@@ -296,13 +298,20 @@ class _Process:
             if not chunk:
                 raise self._ended()
             self._pending += chunk
+            if len(self._pending) > _MOST_BYTES:
+                raise ProcessError("the script writes to its gate", hint=_LOG_HINT)
         line, _, self._pending = self._pending.partition(b"\n")
         reply: Dict[str, Any] = json.loads(line)
+        if reply["op"] == "over":
+            raise self._ended(is_fault=reply["is_fault"])
         return reply
 
     def _await(self, readable: socket.socket) -> None:
         """Wait until there is something to read; end with the client."""
         while not select.select([readable], [], [], _LOOK_S)[0]:
+            if self._gate is not None and select.select([self._listener], [], [], 0)[0]:
+                self._listener.accept()[0].close()  # of a second process that takes steps
+                raise ProcessError(SEVERAL, hint="leave --lockstep out")
             if ended(0):
                 self.close()
                 leave(0)
@@ -313,14 +322,15 @@ class _Process:
             if is_over and not select.select([readable], [], [], 0)[0]:
                 raise self._ended()
 
-    def _ended(self) -> ProcessError:
+    def _ended(self, *, is_fault: bool = True) -> ProcessError:
         try:
-            code: Optional[int] = self._process.wait(_END_S)
+            code = self._process.wait(_END_S)
             how = f"the line ended with exit code {code}"
         except subprocess.TimeoutExpired:
-            code, how = None, "the script ended, while the line goes on"
+            code, how = 0, "the script ended, while the line goes on"
         if self._gate is None:
-            return ProcessError(f"{how} before enough steps were seen", hint=_NO_STEP_HINT)
-        if code == 0:
+            hint = _FAILED_HINT if code else _NO_STEP_HINT
+            return ProcessError(f"{how} before enough steps were seen", hint=hint)
+        if code == 0 and not is_fault:
             return ExhaustedError(f"{how} before the measurement was over", hint=_MORE_HINT)
         return ProcessError(f"{how} while it was measured", hint=_LOG_HINT)

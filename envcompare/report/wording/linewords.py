@@ -38,7 +38,8 @@ _SLOWING: Final = {
     "shm.bytes": -1,
 }
 _NOT_READ: Final = (
-    "Not all of their processes were read: they ended too soon, or your login may not read them."
+    "Not all of their processes were read: they ended too soon, or your login may not read them; "
+    "run envcompare as root to read Docker's containers."
 )
 
 

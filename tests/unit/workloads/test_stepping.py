@@ -46,9 +46,9 @@ def begin(tmp_path: Path, torch_interpreter: str) -> Iterator[Begin]:
     """Give a function that begins a worker for a script in the test's folder."""
     workers: list[Conversation] = []
 
-    def start(source: str, **variables: str) -> Conversation:
+    def start(source: str, *, after: str = "", **variables: str) -> Conversation:
         (tmp_path / "train.py").write_text(source)
-        line = {"ENVCOMPARE_LINE": f"{torch_interpreter} train.py", GATE: str(tmp_path)}
+        line = {"ENVCOMPARE_LINE": f"{torch_interpreter} train.py{after}", GATE: str(tmp_path)}
         errors = tmp_path / "errors"
         worker = Conversation("python3", errors, program=STEPPING, **line, **variables)
         workers.append(worker)
@@ -90,7 +90,7 @@ def test_program_that_takes_no_step_is_reported(begin: Begin, tmp_path: Path) ->
     worker = begin("import sys; print('no model'); sys.exit(3)")
     failed = greet(worker, tmp_path)["error"]
     assert "ended with exit code 3 before enough steps were seen" in failed["brief"]
-    assert "leave --lockstep out" in failed["hint"]
+    assert "failed by itself" in failed["hint"]
     assert "no model" in worker.printed()
 
 
@@ -123,23 +123,34 @@ def test_program_that_runs_out_of_steps_is_reported(begin: Begin, tmp_path: Path
     assert failed["is_exhausted"]
 
 
-def test_further_process_of_the_program_steps_freely(begin: Begin, tmp_path: Path) -> None:
-    """The gate belongs to the first process that takes steps."""
+def test_script_that_fails_before_a_pipe_has_failed(begin: Begin, tmp_path: Path) -> None:
+    """The exit code of such a line is that of its last program."""
+    fails = TRAINS.replace("{optimizers}", PLAIN).replace(
+        "    for optimizer", "    assert step < 9\n    for optimizer"
+    )
+    worker = begin(fails, after=" | cat")
+    greet(worker, tmp_path)
+    worker.ask("gen", seed=1, pad=0)
+    failed = worker.ask("run", k=50)["error"]
+    assert "exit code 0 while it was measured" in failed["brief"]
+    assert "is_exhausted" not in failed
+
+
+def test_second_process_that_trains_is_reported(begin: Begin, tmp_path: Path) -> None:
+    """It would compute in the turns of the other arms."""
     forks = (
         TRAINS.replace("{optimizers}", PLAIN)
         .replace("model =", "child = os.fork()\nmodel =")
         .replace('open("steps", "w")', 'open(f"steps-{child == 0}", "w")')
     )
     worker = begin(forks)
-    greet(worker, tmp_path)
-    assert worker.ask("gen", seed=1, pad=0)["ok"]
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        free = {path.name: int(path.read_text() or 0) for path in tmp_path.glob("steps-*")}
-        if max(free.values(), default=0) > 100:
+    reply = greet(worker, tmp_path)
+    for _ in range(20):
+        if not reply["ok"]:
             break
-        time.sleep(0.05)
-    assert min(free.values()) < 10 < max(free.values())
+        time.sleep(0.2)
+        reply = worker.ask("run", k=200)
+    assert "trains in several processes" in reply["error"]["brief"]
 
 
 @pytest.mark.parametrize("is_turn", [True, False])
