@@ -24,6 +24,7 @@ from faults_page import keep_record, kept_records
 
 from bookkeeping import HERE, Conditions, Places, Watch, benchmark
 from envcompare.analysis.compare import compare_run
+from envcompare.analysis.model import RunComparison
 from envcompare.report.wording.linewords import line_candidates
 from envcompare.run_folder.results import RunFolder
 
@@ -281,16 +282,8 @@ def _measure(name: str, base: str, *, budget_s: float, places: Places) -> Record
             path = Path(folder) / file
             path.parent.mkdir(exist_ok=True)
             path.write_text(content)
-        words = ("why", "--budget", f"{budget_s:g}", "--out", str(out), "--wait", "600")
-        argv = [sys.executable, "-m", "envcompare", "-q", *words]
-        done = subprocess.run(
-            [*argv, *(line.format(*tags) for line in case.lines)],
-            cwd=folder, env=_environment(), capture_output=True, text=True, check=False,
-        )  # fmt: skip
-    if done.returncode not in DECIDED:
-        raise click.ClickException(f"{name}: {done.stderr or done.stdout}")
-    (path,) = out.iterdir()
-    run = compare_run(RunFolder.open(path))
+        both = (line.format(*tags) for line in case.lines)
+        run = compare_lines(*both, budget_s=budget_s, folder=folder, out=out)
     (compared,) = run.compared
     shown, _ = line_candidates(run, compared)
     differing = [one for one in run.differences if one.arm == compared.arm]
@@ -305,9 +298,22 @@ def _measure(name: str, base: str, *, budget_s: float, places: Places) -> Record
     )
 
 
-def _environment() -> dict[str, str]:
-    """Return the variables of a login: none of this benchmark leads the Python of a line."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+def compare_lines(*words: str, budget_s: float, folder: str, out: Path) -> RunComparison:
+    """Return what `envcompare why` finds in a folder, with the variables of a login.
+
+    Raises click.ClickException if it does not come to its end.
+    """
+    own = {name for name in os.environ if name.startswith("PYTHON")} - {"PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-m", "envcompare", "-q", "why", "--budget", f"{budget_s:g}",
+         "--out", str(out), "--wait", "600", *words],
+        cwd=folder, env={name: value for name, value in os.environ.items() if name not in own},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode not in DECIDED:
+        raise click.ClickException(f"{words}: {done.stderr or done.stdout}")
+    (path,) = out.iterdir()
+    return compare_run(RunFolder.open(path))
 
 
 @contextmanager

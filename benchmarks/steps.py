@@ -16,11 +16,10 @@ from dataclasses import dataclass
 
 import click
 from faults_page import keep_record, kept_records
+from lines import compare_lines
 
 from bookkeeping import HERE, Conditions, Places, Watch, benchmark
-from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model import Comparison
-from envcompare.run_folder.results import RunFolder
 
 DATA, PAGE = "steps.jsonl", "steps.md"
 PROGRAMS = HERE / "programs" / "scripts"
@@ -33,7 +32,6 @@ SCRIPTS = {
     "with_trainer": "Trainer of Transformers",
     "with_accelerate": "Accelerate, accumulated gradients",
 }
-DECIDED = (0, 7)  # exit codes of a run that came to its end
 WHOLE, ENDLESS = 50, 10_000_000  # steps of a script
 BARE = 20_000  # steps of a turn of the loop that does nothing
 
@@ -107,30 +105,12 @@ def _measure(name: str, python: str, *, budget_s: float, places: Places) -> Reco
 
 
 def _compare(line: str, *options: str, budget_s: float, places: Places) -> Comparison:
-    """Return the comparison of a line with itself."""
+    """Return the comparison of a line with itself, which uses the whole budget."""
     out = places.work / "steps" / f"{time.time():.0f}"
-    words = ("why", *options, "--budget", f"{budget_s:g}", "--out", str(out), "--wait", "600")
-    words += ("--target", "0.001")  # so that both use the whole budget
+    words = (*options, "--target", "0.001", line, line)
     with tempfile.TemporaryDirectory(prefix="envcompare-steps-") as folder:
-        done = subprocess.run(
-            [sys.executable, "-m", "envcompare", "-q", *words, line, line],
-            cwd=folder, env=_environment(), capture_output=True, text=True, check=False,
-        )  # fmt: skip
-    if done.returncode not in DECIDED:
-        raise click.ClickException(f"{line}: {done.stderr or done.stdout}")
-    (path,) = out.iterdir()
-    (compared,) = compare_run(RunFolder.open(path)).compared
+        (compared,) = compare_lines(*words, budget_s=budget_s, folder=folder, out=out).compared
     return compared
-
-
-def _environment() -> dict[str, str]:
-    """Return the variables of a login, with those that lead to envcompare itself."""
-    kept = {"PYTHONPATH"}
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name in kept or not name.startswith("PYTHON")
-    }
 
 
 def _half_width(compared: Comparison) -> float | None:
