@@ -308,10 +308,8 @@ class _Process:
 
     def _await(self, readable: socket.socket) -> None:
         """Wait until there is something to read; end with the client."""
-        while not select.select([readable], [], [], _LOOK_S)[0]:
-            if self._gate is not None and select.select([self._listener], [], [], 0)[0]:
-                self._listener.accept()[0].close()  # of a second process that takes steps
-                raise ProcessError(SEVERAL, hint="leave --lockstep out")
+        watched = [readable] if self._gate is None else [readable, self._listener]
+        while not (ready := select.select(watched, [], [], _LOOK_S)[0]):
             if ended(0):
                 self.close()
                 leave(0)
@@ -321,6 +319,9 @@ class _Process:
             )
             if is_over and not select.select([readable], [], [], 0)[0]:
                 raise self._ended()
+        if self._gate is not None and self._listener in ready:  # a second process takes steps
+            self._listener.accept()[0].close()
+            raise ProcessError(SEVERAL, hint="leave --lockstep out")
 
     def _ended(self, *, is_fault: bool = True) -> ProcessError:
         try:

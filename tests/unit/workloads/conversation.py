@@ -16,12 +16,12 @@ class Conversation:
     """A running worker, or a program with its protocol, asked one request at a time."""
 
     def __init__(
-        self, python: str, errors: Path, *, program: Path = WORKER, **variables: str
+        self, python: str, errors: Path, *, program: Path | None = None, **variables: str
     ) -> None:
         self._errors = errors
         with errors.open("wb") as sink:
             self.process = subprocess.Popen(
-                [python, str(program)],
+                [python, str(program or WORKER)],
                 env={**os.environ, **variables},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
