@@ -38,12 +38,12 @@ _RSS_ERROR_KIB = 2048  # the kernel counts pages in batches for each thread
 _ENDED = (b"Z", b"X")  # states of proc_pid_stat(5)
 _HASHED_BYTES = 64 << 20  # of a file that the command names
 _ENGINES = re.compile(r"\b(?:docker|podman)\b")
-_OF_A_PROCESS = ("cpu.affinity", "os.release", "shm.bytes")
+OF_A_PROCESS = ("cpu.affinity", "os.release", "shm.bytes")
 _TICK_S = 0.01  # at most, by which times of files are behind the clock (CONFIG_HZ 100)
 _WALK_LIMIT_S = 1.0
 _MOST_WRITTEN = 3  # are named
 PYTHONS = ("python", "python3")
-_LINE, _CONTAINER = "ENVCOMPARE_LINE", "ENVCOMPARE_CONTAINER"  # also written by envcompare
+LINE, CONTAINER = "ENVCOMPARE_LINE", "ENVCOMPARE_CONTAINER"  # also written by envcompare
 _FIND_HINT = "install it there, or name it by the path it has in each environment"
 
 
@@ -59,7 +59,7 @@ def answer(sink: int) -> int:
             op = request["op"]
             if op not in ("look", "command"):
                 raise ProtocolError(f"no operation {op!r}; there are look and command")
-            line = os.environ.pop(_LINE, None)
+            line = os.environ.pop(LINE, None)
             is_line = line is not None
             if is_line:
                 request["argv"] = [*request["argv"], line]
@@ -105,7 +105,7 @@ def _look(request: Dict[str, Any], *, is_line: bool) -> Dict[str, Any]:
 
     if is_line:
         # these may be others in a container, and are read there
-        found = {key: value for key, value in machine().items() if key not in _OF_A_PROCESS}
+        found = {key: value for key, value in machine().items() if key not in OF_A_PROCESS}
     else:
         found = fingerprint(threads=None, device="cpu", data=request["cwd"], is_launcher=True)
     return {
@@ -171,7 +171,7 @@ class Run:
         self._conclude: str = request.get("conclude") or ""
         self._around_ns = 0  # taken by these two
         self._written: List[str] = []
-        self._container = os.environ.pop(_CONTAINER, "")  # the engine, and the file with the ID
+        self._container = os.environ.pop(CONTAINER, "")  # the engine, and the file with the ID
         self._is_client = is_line and bool(_ENGINES.search(self._argv[-1]))
         self._watch = self._make_watch() if request.get("watch") else None
         self._is_late = False

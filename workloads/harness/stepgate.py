@@ -199,13 +199,9 @@ class Gate:
             is_ours = read_line(gate.fileno()) is not None
         except (FileNotFoundError, ConnectionResetError, BrokenPipeError):
             is_ours = False
-        except OSError as error:
-            with short_path(self._folder) as path:
-                is_taken = not os.path.exists(path)
-            if not is_taken:  # its worker is gone, or this user may not reach it
-                os.write(2, f"envcompare: the gate cannot be reached: {error}\n".encode())
-                self._leave()
-            is_ours = False
+        except OSError as error:  # its worker is gone, or this user may not reach it
+            os.write(2, f"envcompare: the gate cannot be reached: {error}\n".encode())
+            self._leave()
         if not is_ours:
             gate.close()
             self._is_open = True

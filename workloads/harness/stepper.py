@@ -31,6 +31,7 @@ from harness.failures import (
     phase,
 )
 from harness.output import Output
+from harness.programs import CONTAINER, LINE, OF_A_PROCESS
 from harness.stepgate import SEVERAL, short_path
 from harness.tasks import adopt_orphans, end_offspring
 from harness.watching import Container
@@ -40,7 +41,6 @@ _PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe")
 _LOOK_S = 0.2
 _DRAIN_S = 1.0
 _END_S = 10.0  # for an engine to remove a container
-_OF_THIS_PROCESS = ("os.release", "shm.bytes")
 _NO_STEP_HINT = (
     "leave --lockstep out: it needs at least 6 steps of an optimizer of PyTorch 2.0 or later (2.3 "
     "with torch.compile) in the main thread, and a Python that reads PYTHONPATH (no -I, -E or -S); "
@@ -60,9 +60,9 @@ class Stepper:
         self._entry_ns = entry_ns
         self._sink = sink
         adopt_orphans()  # what outlives its parent is still found, and ended
-        self._line = os.environ.pop("ENVCOMPARE_LINE")
+        self._line = os.environ.pop(LINE)
         self._folder = os.environ["ENVCOMPARE_GATE"]  # for the program, if it is on this host
-        self._engine = os.environ.pop("ENVCOMPARE_CONTAINER", "").partition(" ")
+        self._engine = os.environ.pop(CONTAINER, "").partition(" ")
         own = os.environ.get("PYTHONPATH", "")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_PROBE, own)))
         self._generation: Optional[_Process] = None
@@ -84,7 +84,6 @@ class Stepper:
                 reply = failure_reply(op, error)
             send(self._sink, encode(reply))
             if op == "quit":
-                self._close()
                 return 0
 
     def _answer(self, request: Dict[str, Any]) -> Dict[str, Any]:
@@ -188,10 +187,10 @@ class Stepper:
     def _outside(self) -> Dict[str, Any]:
         """Return what is read without the rights of the program."""
         pid = self._alive().pid
-        facts = {**machine(), **limits(str(pid))}
+        facts = {key: value for key, value in machine().items() if key not in OF_A_PROCESS}
         # 0, of another table of processes, would be this process
-        facts["cpu.affinity"] = attempt(lambda: sorted(os.sched_getaffinity(pid))) if pid else None
-        return {key: value for key, value in facts.items() if key not in _OF_THIS_PROCESS}
+        cpus = attempt(lambda: sorted(os.sched_getaffinity(pid))) if pid else None
+        return {**facts, **limits(str(pid)), "cpu.affinity": cpus}
 
     def _end(self, request: Dict[str, Any]) -> Dict[str, Any]:
         process = self._alive()
