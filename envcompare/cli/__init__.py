@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from envcompare.transport.hosts import HostSpec
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_UNDECIDED = 7  # exit code of `why`
+_OTHER_WORK, _UNDECIDED = 6, 7  # exit codes of `why`
 _DECIDED = ("slower", "faster", "equivalent")
 _CLIENT = (
     "its container is not read, only the client: write the line as one `docker run` or `podman run`"
@@ -309,8 +309,8 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None: 
     Each line runs several times, in random order, by `sh -c` in the current folder. envcompare adds
     two labels and `--cidfile` to `docker run` and `podman run`; `--lockstep` also adds a probe: two
     mounts, and PYTHONPATH. 'fast=python train.py' names a line. By default, differences below 5 %
-    count as equal, and the budget is 600 s. Exit 3: a line cannot be run. 4: a line failed. 7: a
-    line is undecided.
+    count as equal, and the budget is 600 s. Exit 3: a line cannot be run. 4: a line failed. 6: the
+    lines do different work. 7: a line is undecided.
     """
     from envcompare.cli.planning import planned
     from envcompare.config.settings import Settings
@@ -326,6 +326,8 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None: 
             if not arm.traits.programs and CONTAINERS.search(arm.reference):
                 display.say(f"  {_CLIENT}")
         exit_code, comparison = _measured(job)
+    if comparison.failures and all(one.phase == "checksum" for one in comparison.failures):
+        exit_code = _OTHER_WORK
     undecided = any(one.outcome not in _DECIDED for one in comparison.compared)
     sys.exit(exit_code or (_UNDECIDED if undecided else 0))
 

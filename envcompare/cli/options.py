@@ -117,6 +117,7 @@ IMPORT = (
         help="Parent of new run folders. [default: results]",
     ),
 )
+_STEP = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _NAMED_LINE = re.compile(r"([a-z][a-z0-9-]*)=(.*)", re.DOTALL)
 _SCRIPT = re.compile(r"[^\s'\"=:]+\.(?:py|sh)\b")
 _LINE_MARGIN = 5.0  # percent
@@ -237,6 +238,11 @@ LINES = (
         is_flag=True,
         help="Compare steps of a PyTorch training script instead of whole processes.",
     ),
+    click.option(
+        "--step",
+        metavar="MODULE:FUNCTION",
+        help="Compare calls of a Python function, as in __main__:predict; implies --lockstep.",
+    ),
     *_presets(),
     *_named_flags("margin", "target", "budget", "seed", "quiet_gate", "title", "out", "wait"),
 )
@@ -355,6 +361,13 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
             f"why compares 2 to {len(string.ascii_lowercase)} command lines, not {len(lines)}",
             hint="quote each of them: envcompare why 'python train.py' 'docker run …'",
         )
+    step = values.get("step")
+    if step and not _STEP.fullmatch(step):
+        raise ConfigError(
+            f"--step {step} is not understood",
+            hint="the form is MODULE:FUNCTION, as in __main__:predict or model:Net.forward",
+        )
+    lockstep = bool(values.get("lockstep") or step)
     arms: dict[str, str] = {}
     for letter, text in zip(string.ascii_lowercase, lines, strict=False):
         named = _NAMED_LINE.fullmatch(text)
@@ -369,7 +382,7 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
                 hint="give each line its own name, as in 'fast=python train.py'",
             )
         call = engine_call(line)
-        if values.get("lockstep") and call is None and CONTAINERS.search(line):
+        if lockstep and call is None and CONTAINERS.search(line):
             raise ConfigError(
                 f"--lockstep cannot reach the script in the container of {text!r}",
                 hint="write the line as one `docker run` or `podman run`, or leave --lockstep out",
@@ -377,18 +390,20 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
         arms[name] = f"{name}={f'{call.program}-line' if call else 'line'}:{line}"
     given = {name: value for name, value in values.items() if value not in (None, ())}
     usual: dict[str, Any] = {} if "preset" in given else {"margin": _LINE_MARGIN}
-    around = {name: given.pop(name, None) for name in ("prepare", "conclude")}
-    if lockstep := bool(given.pop("lockstep", False)):
+    own = {name: given.pop(name, None) for name in ("prepare", "conclude", "step")}
+    given.pop("lockstep", None)
+    if lockstep:
         usual |= {"same_cpu": False, "marks": False, "startup": False}
-        if any(around.values()):
+        if own["prepare"] or own["conclude"]:
             raise ConfigError(
                 "--lockstep cannot be combined with --prepare or --conclude",
                 hint="leave --lockstep out to time whole processes",
             )
+    table = WorkloadTable(command=SHELL, lockstep=lockstep, **own)
     return Settings(
         **{**usual, **given},
         envs=tuple(arms.values()),
-        workloads={_script(lines): WorkloadTable(command=SHELL, lockstep=lockstep, **around)},
+        workloads={_script(lines): table},
         profile="none",
         threads="as-run",
         stabilise=False,

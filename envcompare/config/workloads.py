@@ -231,6 +231,7 @@ class Program:
     prepare: str = ""  # shell line before each process, not timed
     conclude: str = ""  # after each process
     lockstep: bool = False  # its steps are timed, instead of whole processes
+    step: str = ""  # MODULE:FUNCTION, each call of which is a step; empty: optimizers' are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -581,6 +582,7 @@ def parse_program(name: str, table: WorkloadTable) -> Program:
         prepare=table.prepare or "",
         conclude=table.conclude or "",
         lockstep=table.lockstep,
+        step=table.step or "",
     )
 
 

@@ -228,6 +228,7 @@ class CellFolders:
         self, workload: Workload, parameters: dict[str, Scalar], data: str, experiment: Experiment
     ) -> LaunchSpec:
         """Return the specification of a worker's work, with the data in a folder of the host."""
+        program = None if workload.whole else workload.program
         return LaunchSpec(
             workload=self.name_of(workload),
             files=workload.files,
@@ -237,7 +238,8 @@ class CellFolders:
             cpus=experiment.pin,
             generation=experiment.generation,
             device=self._device(experiment),
-            cwd=workload.program.cwd if workload.program and workload.program.lockstep else "",
+            cwd=program.cwd if program else "",
+            step=program.step if program else "",
         )
 
     def _device(self, experiment: Experiment) -> str:

@@ -181,6 +181,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     place: Placed | None = None
     fingerprint: bool = True  # taken once an arm, and again after its first steps
     cwd: str = ""  # of a script whose steps are timed; else empty
+    step: str = ""  # MODULE:FUNCTION, each call of which is a step of that script
 
 
 class _Refusal(msgspec.Struct):

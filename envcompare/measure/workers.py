@@ -38,6 +38,9 @@ _OTHER_LOSS = (
     "seed what `load` and `setup` draw, and read no file that an earlier start left, as in /tmp of "
     "vm; else give both arms the same device, data and library versions"
 )
+_OTHER_TRAINING = (
+    "let both scripts train the same model with the same batch sizes, or leave --lockstep out"
+)
 _PARTS_OF_WORK = ("batch", "device", "code_hash", "data_hash", "params")
 
 
@@ -377,7 +380,10 @@ class CellWorkers:
             for key in _PARTS_OF_WORK:
                 here, there = getattr(hello, key), getattr(expected, key)
                 if here != there and not (key == "device" and self.context.is_line):
-                    self.drop(arm, _other_work(arm, f"{key} differs", f"{here!r}, not {there!r}"))
+                    failure = _other_work(arm, f"{key} differs", f"{here!r}, not {there!r}")
+                    if self.context.is_line:
+                        failure = _other_training(arm, hello.params, expected.params)
+                    self.drop(arm, failure)
                     break
 
     def _as_compared(self, arm: str, hello: Hello) -> Hello:
@@ -448,6 +454,13 @@ def _other_work(arm: str, what: str, details: str) -> Failure:
         details=details,
         hint="give both arms the same device, data, parameters and library versions",
     )
+
+
+def _other_training(arm: str, here: Values, there: Values) -> Failure:
+    names = [name for name in {**there, **here} if here.get(name) != there.get(name)]
+    what = f"{' and '.join(names)} differ"
+    details = "; ".join(f"{name}: {here.get(name)}, not {there.get(name)}" for name in names)
+    return replace(_other_work(arm, what, details), hint=_OTHER_TRAINING)
 
 
 def _one_cpu_caution(hello: Hello) -> str:

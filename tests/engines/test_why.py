@@ -113,6 +113,19 @@ def test_steps_of_a_script_are_compared_in_turns(tmp_path: Path, torch_interpret
     assert subprocess.run(("pgrep", "-f", str(script)), check=False).returncode == 1
 
 
+@pytest.mark.torch
+def test_scripts_that_train_other_models_have_their_own_exit_code(
+    tmp_path: Path, torch_interpreter: str
+) -> None:
+    """Their steps have no ratio."""
+    for size in (64, 128):
+        (tmp_path / f"{size}.py").write_text(TRAINS.replace("128", str(size)))
+    lines = [f"OMP_NUM_THREADS=1 {torch_interpreter} {size}.py 0" for size in (64, 128)]
+    done = why(tmp_path, "--lockstep", "--budget", "30", *lines)
+    assert done.exit_code == 6
+    assert "parameters: 16512, not 4160" in " ".join(done.stdout.split())
+
+
 def test_undecided_line_has_its_own_exit_code(tmp_path: Path) -> None:
     """With a margin that no short run can decide."""
     assert why(tmp_path, "--budget", "3", "--margin", "0.01", "true", "true").exit_code == 7

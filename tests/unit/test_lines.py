@@ -201,6 +201,10 @@ def test_steps_and_lines_around_processes_exclude_each_other() -> None:
         line_settings(("a", "b"), {"lockstep": True, "prepare": "rm x"})
     settings = line_settings(("python a.py", "python b.py"), {"lockstep": True})
     assert settings.workloads["a"].lockstep
+    with pytest.raises(ConfigError, match="--step train is not understood"):
+        line_settings(("a", "b"), {"step": "train"})
+    table = line_settings(("a", "b"), {"step": "model:Net.forward"}).workloads["line"]
+    assert (table.lockstep, table.step) == (True, "model:Net.forward")
 
 
 def test_plain_line_gets_nothing_but_marks() -> None:

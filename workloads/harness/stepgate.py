@@ -1,13 +1,14 @@
 """The gate inside the user's script, which can hold it after each step until its next block.
 
 A step ends with a call of an optimizer's `step`; with several optimizers, with the last call of
-their cycle. Nothing here imports torch.
+their cycle. The user may name another function instead. Nothing here imports torch.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib.abc
 import importlib.util
 import itertools
@@ -19,10 +20,12 @@ import time
 import weakref
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
-from typing import Any, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
 
+from harness.attempts import attempt
 from harness.blockclock import BlockClock
 from harness.compiling import compilations
+from harness.stepcalls import Calls
 from harness.tasks import Tasks, end_offspring, wake_with_parent
 from harness.wire import encode, parse_request, read_line
 
@@ -35,12 +38,24 @@ _SKIPPED = 4  # steps (compilation, autotuning), besides the first, which shows 
 _KILLED_S = 30.0  # the worker kills it sooner, and the shell that would run the rest of the line
 _SPIN_LIMIT_S = 0.3  # threads of OpenMP spin for 0.2 s (KMP_BLOCKTIME)
 _SPIN_LOOK_S = 0.002
+STEP_FILE = "step"
+Describe = Callable[[], Dict[str, Any]]
 _GRAPH = "the script replays a CUDA graph, whose steps cannot be seen"
 
 
-def watch(folder: str) -> None:
-    """Connect to the socket in a folder once this process takes steps."""
-    sys.meta_path.insert(0, _Finder(Steps(Gate(folder))))
+def watch(folder: str, describe: Describe) -> None:
+    """Connect to the socket in a folder once this process takes steps.
+
+    `describe` returns the facts of this process. The file `step` in the folder names the function
+    whose calls are the steps; if it is empty, those of optimizers are.
+    """
+    with open(os.path.join(folder, STEP_FILE), encoding="utf-8") as file:
+        name = file.read()
+    gate = Gate(folder, describe)
+    if name:
+        Calls(name, gate.pass_through, gate.refuse).watch()
+    else:
+        sys.meta_path.insert(0, _Finder(Steps(gate)))
 
 
 @contextlib.contextmanager
@@ -127,9 +142,20 @@ class Steps:
         now_ns = time.monotonic_ns()
         if self._ends(self._numbers.setdefault(optimizer, next(self._count))):
             step_ns, self._ended_ns = now_ns - self._ended_ns, now_ns
-            self._gate.pass_through(step_ns)
+            self._gate.pass_through(step_ns, self._work)
         elif self._last is None:
             self._ended_ns = now_ns
+
+    def _work(self) -> Dict[str, Any]:
+        """Return what is trained: the number of parameters, and the batches of all loaders."""
+        groups = (group for one in list(self._numbers) for group in one.param_groups)
+        data: Any = sys.modules.get("torch.utils.data")
+        kind = getattr(data, "DataLoader", ())
+        loaders = [one.batch_size for one in gc.get_objects() if isinstance(one, kind)]
+        return {
+            "parameters": sum(one.numel() for group in groups for one in group["params"]),
+            "batch sizes of loaders": ", ".join(sorted(map(str, loaders))),
+        }
 
     def _ends(self, optimizer: int) -> bool:
         if optimizer == self._last:
@@ -152,8 +178,9 @@ for _hook in _HOOKS:
 class Gate:
     """Lets the program take as many steps as each request asks for, and times them."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, describe: Describe) -> None:
         self._folder = folder
+        self._describe = describe
         self._socket: Optional[socket.socket] = None
         self._is_open = False  # for good: another process of the program has the gate
         self._clock: Any = None
@@ -169,17 +196,18 @@ class Gate:
         self._cpu: List[int] = []
         self._events: List[Any] = []
 
-    def pass_through(self, step_ns: int) -> None:
+    def pass_through(self, step_ns: int, work: Describe = dict) -> None:
         """Return at once within a turn; else wait for the next one.
 
-        `step_ns` is the time since the end of the step before, with what the gate waited.
+        `step_ns` is the time since the end of the step before, with what the gate waited. `work`
+        returns what must be the same in all lines.
         """
         if self._is_open:
             return
         self._steps += 1
         if self._socket is None:
             if self._steps > _SKIPPED:
-                self._connect(step_ns)
+                self._connect(step_ns, work)
             return
         self._refuse_graph()
         if self._untimed:
@@ -191,7 +219,7 @@ class Gate:
         if self._record_step():
             self._wait()
 
-    def _connect(self, step_ns: int) -> None:
+    def _connect(self, step_ns: int, work: Describe) -> None:
         gate = _new_socket()
         try:
             with short_path(self._folder) as path:
@@ -215,7 +243,8 @@ class Gate:
         self._clock = BlockClock(cuda=False)
         self._tasks = Tasks(os.getpid(), pipe=gate.fileno())
         device = "cuda" if _cuda() else "cpu"
-        self._send({"op": "gen", "ok": True, "step_ns": step_ns, "device": device})
+        found = attempt(work) or {}
+        self._send({"op": "gen", "ok": True, "step_ns": step_ns, "device": device, "work": found})
         atexit.register(self._report_end)
         self._wait()
 
@@ -259,7 +288,8 @@ class Gate:
                 if not self._untimed:
                     self._begin_block()
                 return
-            self._send({"op": request["op"], "ok": True, "steps": self._steps})
+            facts = self._describe() if request["op"] == "facts" else {}
+            self._send({"op": request["op"], "ok": True, "steps": self._steps, "facts": facts})
             if request["op"] == "end":
                 self._tasks.resume()
                 time.sleep(_KILLED_S)

@@ -32,7 +32,7 @@ from harness.failures import (
 )
 from harness.output import Output
 from harness.programs import CONTAINER, LINE, OF_A_PROCESS
-from harness.stepgate import SEVERAL, short_path
+from harness.stepgate import SEVERAL, STEP_FILE, short_path
 from harness.tasks import adopt_orphans, end_offspring
 from harness.watching import Container
 from harness.wire import encode, ended, leave, parse_request, read_line, send
@@ -42,9 +42,13 @@ _LOOK_S = 0.2
 _DRAIN_S = 1.0
 _END_S = 10.0  # for an engine to remove a container
 _NO_STEP_HINT = (
-    "leave --lockstep out: it needs at least 6 steps of an optimizer of PyTorch 2.0 or later (2.3 "
-    "with torch.compile) in the main thread, and a Python that reads PYTHONPATH (no -I, -E or -S); "
-    "with SELinux add --security-opt label=disable"
+    "name a function with --step, or leave --lockstep out: it needs at least 6 steps of an "
+    "optimizer of PyTorch 2.0 or later (2.3 with torch.compile) in the main thread, and a Python "
+    "that reads PYTHONPATH (no -I, -E or -S); with SELinux add --security-opt label=disable"
+)
+_NO_CALL_HINT = (
+    "no call of {} was seen in the main thread: write __main__ for the script itself, and name a "
+    "function that runs more than 6 times and is looked up by its name"
 )
 _MORE_HINT = "train for more steps or epochs, or leave --lockstep out"
 _LOG_HINT = "see its output in the log"
@@ -65,6 +69,7 @@ class Stepper:
         self._engine = os.environ.pop(CONTAINER, "").partition(" ")
         own = os.environ.get("PYTHONPATH", "")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_PROBE, own)))
+        self._step = ""
         self._generation: Optional[_Process] = None
 
     def serve(self) -> int:
@@ -116,6 +121,7 @@ class Stepper:
     def _hello(self, request: Dict[str, Any]) -> Dict[str, Any]:
         with phase("setup"):
             os.chdir(request["cwd"])
+        self._step = request.get("step", "")
         self._start()
         found: Optional[Dict[str, Any]] = None
         if request.get("fingerprint"):  # turns depend on the limits of the program
@@ -128,12 +134,13 @@ class Stepper:
             "device": self._alive().device,
             "batch": 1,
             "code_hash": request["workload"],
+            "params": self._alive().work,
             "fingerprint": found,
         }
 
     def _start(self) -> None:
         with phase("setup"):
-            self._generation = _Process(self._line, self._folder)
+            self._generation = _Process(self._line, self._folder, self._step)
             try:
                 self._generation.wait_for_gate()
             except BaseException:
@@ -166,12 +173,14 @@ class Stepper:
     def _facts(self, request: Dict[str, Any]) -> Dict[str, Any]:
         process = self._alive()
         with phase("step"):
-            steps = process.ask(request)["steps"]
+            answer = process.ask(request)
         found = self._outside()
         if read_text(f"/proc/{process.pid}/maps"):  # else this login may not read it
             found.update(process_facts(process.pid))
             found.update(python_facts(process.pid))
             found.update(software_facts(process.pid))
+        known = {key: value for key, value in found.items() if value is not None}
+        found = {**answer["facts"], **known}
         path = str(found.pop("env.PYTHONPATH", ""))
         own = [one for one in path.split(os.pathsep) if one and not one.endswith("harness/probe")]
         if own:
@@ -182,7 +191,7 @@ class Stepper:
             container.ask()
             container.facts.pop("container.start_ms", None)
             found.update(container.facts)
-        return {"steps": steps, "fingerprint": found}
+        return {"steps": answer["steps"], "fingerprint": found}
 
     def _outside(self) -> Dict[str, Any]:
         """Return what is read without the rights of the program."""
@@ -222,11 +231,13 @@ def _make_readable(folder: str) -> None:
 class _Process:
     """One process of the line, and the connection to its gate."""
 
-    def __init__(self, line: str, folder: str) -> None:
+    def __init__(self, line: str, folder: str, step: str) -> None:
         self.pid = 0
         self.step_ns = 0  # of the last step before its first turn
         self.device = "cpu"
+        self.work: Dict[str, Any] = {}
         self._folder = folder
+        self._step = step
         self._gate: Optional[socket.socket] = None
         self._pending = b""
         self._output = Output({}, log=2)
@@ -240,6 +251,9 @@ class _Process:
             self._listener.bind(path)
             os.chmod(path, 0o666)  # noqa: S103
         self._listener.listen(64)
+        with open(os.path.join(folder, STEP_FILE), "w", encoding="utf-8") as file:
+            file.write(step)
+        os.chmod(file.name, 0o644)
         self._process = subprocess.Popen(
             ["sh", "-c", line],
             stdin=subprocess.DEVNULL,
@@ -259,7 +273,7 @@ class _Process:
         first = self._receive()
         if not first["ok"]:
             raise ProcessError(first["why"], hint="leave --lockstep out")
-        self.step_ns, self.device = first["step_ns"], first["device"]
+        self.step_ns, self.device, self.work = first["step_ns"], first["device"], first["work"]
 
     def ask(self, request: Dict[str, Any]) -> Dict[str, Any]:
         """Return the reply of the gate; raises ProcessError if the program ends."""
@@ -329,7 +343,8 @@ class _Process:
         except subprocess.TimeoutExpired:
             code, how = 0, "the script ended, while the line goes on"
         if self._gate is None:
-            hint = _FAILED_HINT if code else _NO_STEP_HINT
+            none = _NO_CALL_HINT.format(self._step) if self._step else _NO_STEP_HINT
+            hint = _FAILED_HINT if code else none
             return ProcessError(f"{how} before enough steps were seen", hint=hint)
         if code == 0 and not is_fault:
             return ExhaustedError(f"{how} before the measurement was over", hint=_MORE_HINT)

@@ -36,9 +36,34 @@ NESTED = """type("Twice", (torch.optim.SGD,), {
 Begin = Callable[..., Conversation]
 
 
-def greet(worker: Conversation, folder: Path) -> dict[str, Any]:
+CALLS = """
+import sys
+from solving import twice
+
+def solve(number):
+    with open("steps", "w") as file:
+        file.write(str(number))
+    return sum(one * one for one in range(20_000))
+
+def asynchronous(number):
+    yield solve(number)
+
+class Solver:
+    @staticmethod
+    def fixed(number):
+        return solve(number)
+
+    def bound(self, number):
+        return Solver.fixed(number)
+
+for number in range(1, 10**7):
+    {call}
+"""
+
+
+def greet(worker: Conversation, folder: Path, step: str = "") -> dict[str, Any]:
     """Say hello, and return the reply."""
-    return worker.ask("hello", workload="train", cwd=str(folder), fingerprint=False)
+    return worker.ask("hello", workload="train", cwd=str(folder), fingerprint=False, step=step)
 
 
 @pytest.fixture
@@ -78,11 +103,59 @@ def test_program_takes_exactly_the_steps_that_are_asked_for(
     assert len(ran["wall_ns"]) == 2
     assert int((tmp_path / "steps").read_text()) == before + 10
     facts = worker.ask("facts")["fingerprint"]
+    assert facts["torch.threads"] > 0  # which only the script itself knows
     assert any(one.startswith("libtorch_cpu") for one in facts["loaded_libraries"])
     assert worker.ask("end")["max_rss_bytes"] > 10**7
     assert not Path(f"/proc/{begun['pid']}").exists()
     assert worker.ask("quit")["ok"]
     assert worker.process.wait(10) == 0
+
+
+def test_work_of_a_step_is_told(begin: Begin, tmp_path: Path) -> None:
+    """The parameters of all optimizers, and the batches of all loaders."""
+    loader = "\nkept = torch.utils.data.DataLoader(torch.ones(64, 2), batch_size=16)"
+    two = TRAINS.replace("{optimizers}", f"{PLAIN}, {PLAIN}")
+    worker = begin(two.replace("\noptimizers", f"{loader}\noptimizers"))
+    work = greet(worker, tmp_path)["params"]
+    assert work == {"parameters": 2 * (64 * 64 + 64), "batch sizes of loaders": "16"}
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("__main__:solve", "solve(number)"),
+        ("__main__:Solver.fixed", "Solver().bound(number)"),
+        ("__main__:Solver.bound", "Solver().bound(number)"),
+        ("solving:twice", "twice(solve, number)"),
+    ],
+)
+def test_calls_of_a_named_function_are_steps(
+    begin: Begin, tmp_path: Path, name: str, call: str
+) -> None:
+    """Without PyTorch too, and of a function that was imported by its name."""
+    (tmp_path / "solving.py").write_text("def twice(call, number): return call(number)\n")
+    worker = begin(CALLS.replace("{call}", call))
+    assert greet(worker, tmp_path, name)["ok"]
+    assert worker.ask("gen", seed=1, pad=0)["ok"]
+    before = int((tmp_path / "steps").read_text())
+    ran = worker.ask("run", k=5, run_in=3)
+    assert all(0 < time_ns < 10**9 for time_ns in ran["wall_ns"])
+    assert int((tmp_path / "steps").read_text()) == before + 8
+    assert worker.ask("facts")["fingerprint"]["threads.alive"] == 1  # nothing of ours is left
+
+
+def test_function_whose_call_is_no_step_is_refused(begin: Begin, tmp_path: Path) -> None:
+    """A generator has done nothing when its call returns."""
+    (tmp_path / "solving.py").write_text("twice = None\n")
+    worker = begin(CALLS.replace("{call}", "list(asynchronous(number))"))
+    failed = greet(worker, tmp_path, "__main__:asynchronous")["error"]
+    assert "__main__:asynchronous is a generator" in failed["brief"]
+
+
+def test_script_without_calls_of_the_function_is_reported(begin: Begin, tmp_path: Path) -> None:
+    """With how to name one."""
+    failed = greet(begin("print()"), tmp_path, "train:step")["error"]
+    assert "no call of train:step was seen" in failed["hint"]
 
 
 def test_program_that_takes_no_step_is_reported(begin: Begin, tmp_path: Path) -> None:

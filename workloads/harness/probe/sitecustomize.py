@@ -5,10 +5,11 @@ PYTHONPATH leads here. Another `sitecustomize`, which this one hides, runs first
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from types import ModuleType
-from typing import Dict
+from typing import Any, Dict, Iterator
 
 
 def _begin() -> None:
@@ -30,18 +31,37 @@ def _begin() -> None:
 
 
 def _watch(folder: str, *, harness: str) -> None:
-    """Install the gate; the program may have a module that is called `harness` as well."""
+    """Install the gate."""
+
+    def describe() -> Dict[str, Any]:
+        with _own_modules(harness):
+            from harness.facts.inside import fingerprint  # noqa: PLC0415
+
+            device = "cuda" if "torch" in sys.modules and _is_on_gpu() else "cpu"
+            return fingerprint(threads=None, device=device)
+
+    with _own_modules(harness):
+        from harness import stepgate  # noqa: PLC0415
+    stepgate.watch(folder, describe)
+
+
+def _is_on_gpu() -> bool:
+    return bool(sys.modules["torch"].cuda.is_initialized())
+
+
+@contextlib.contextmanager
+def _own_modules(harness: str) -> Iterator[None]:
+    """Let `harness` be ours: the program may have a module of that name as well."""
     kept, writes_none = _take_modules(), sys.dont_write_bytecode
     sys.path.insert(0, os.path.dirname(harness))
     sys.dont_write_bytecode = True
     try:
-        from harness import stepgate  # noqa: PLC0415
+        yield
     finally:
         sys.dont_write_bytecode = writes_none
         del sys.path[0]
         _take_modules()
         sys.modules.update(kept)
-    stepgate.watch(folder)
 
 
 def _take_modules() -> Dict[str, ModuleType]:

@@ -1,0 +1,94 @@
+"""Steps that are calls of one function of the script, which the user names."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any, Callable, Optional
+
+_LOOK_S = 0.002
+
+
+class Calls:
+    """Waits until the main thread calls the function MODULE:NAME, and ends a step with each call.
+
+    The function is replaced wherever a module holds it, once it runs: by then the script has
+    decorated or compiled it. NAME may lead through a class, as in `Trainer.step`.
+    """
+
+    def __init__(
+        self, name: str, end: Callable[[int], None], refuse: Callable[[str], None]
+    ) -> None:
+        self._module, _, path = name.partition(":")
+        self._path = path.split(".")
+        self._end = end
+        self._refuse = refuse
+        self._main = threading.get_ident()
+        self._is_inside = False
+        self._ended_ns = time.monotonic_ns()
+
+    def watch(self) -> None:
+        """Look at what the main thread runs, in a thread that ends once the function is found."""
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def _look(self) -> None:
+        while not self._is_running(sys._current_frames().get(self._main)):  # noqa: SLF001
+            time.sleep(_LOOK_S)
+        self._replace()
+
+    def _is_running(self, frame: Optional[FrameType]) -> bool:
+        while frame is not None:
+            is_named = frame.f_code.co_name == self._path[-1]
+            if is_named and frame.f_globals.get("__name__") == self._module:
+                return True
+            frame = frame.f_back
+        return False
+
+    def _replace(self) -> None:
+        owner: Any = sys.modules[self._module]
+        for name in self._path[:-1]:
+            owner = getattr(owner, name, None)
+        held = inspect.getattr_static(owner, self._path[-1], None)
+        function = getattr(held, "__func__", held)  # of a static or a class method
+        why = _unusable(function)
+        if why:
+            self._refuse(f"{self._module}:{'.'.join(self._path)} {why}")
+            return
+        counting = self._counting(function)
+        setattr(owner, self._path[-1], counting if held is function else type(held)(counting))
+        for module in list(sys.modules.values()):  # which may have imported it by its name
+            for name, value in list(getattr(module, "__dict__", {}).items()):
+                if value is function:
+                    setattr(module, name, counting)
+
+    def _counting(self, function: Any) -> Any:  # noqa: ANN401  any callable
+        @functools.wraps(function)
+        def call(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+            if self._is_inside or threading.get_ident() != self._main:
+                return function(*arguments, **options)
+            self._is_inside = True
+            try:
+                result = function(*arguments, **options)
+            finally:
+                self._is_inside = False
+            now_ns = time.monotonic_ns()
+            step_ns, self._ended_ns = now_ns - self._ended_ns, now_ns
+            self._end(step_ns)
+            return result
+
+        return call
+
+
+def _unusable(function: Any) -> str:  # noqa: ANN401  whatever the name stands for
+    """Return why calls of what a name stands for are no steps; empty if they may be."""
+    if not callable(function) or inspect.isclass(function):
+        return "is not a function"
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return "is asynchronous: its call returns before the work"
+    if inspect.isgeneratorfunction(function):
+        return "is a generator: its call returns before the work"
+    return ""
