@@ -354,7 +354,7 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
     A line may begin with its name, as in `fast=python train.py`. Raises ConfigError for a repeated
     name, and for another number of lines than 2 to 26.
     """
-    from envcompare.environments.line import engine_call  # --help does without the engines
+    from envcompare.environments.line import engine_call, name_of  # --help does without engines
 
     if not 2 <= len(lines) <= len(string.ascii_lowercase):
         raise ConfigError(
@@ -387,7 +387,7 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
                 f"--lockstep cannot reach the script in the container of {text!r}",
                 hint="write the line as one `docker run` or `podman run`, or leave --lockstep out",
             )
-        arms[name] = f"{name}={f'{call.program}-line' if call else 'line'}:{line}"
+        arms[name] = f"{name}={name_of(call.client) if call else 'line'}:{line}"
     given = {name: value for name, value in values.items() if value not in (None, ())}
     usual: dict[str, Any] = {} if "preset" in given else {"margin": _LINE_MARGIN}
     own = {name: given.pop(name, None) for name in ("prepare", "conclude", "step")}

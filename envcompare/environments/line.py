@@ -34,6 +34,10 @@ _PATH = "PYTHONPATH"
 # In a container: every user can enter these, which is not so of folders below /root.
 _INSIDE, _TURN = "/envcompare-gate/harness", "/envcompare-gate/turn"
 _PLAIN = Traits(reference="line", is_isolated=False, software="venv")
+_STARTERS = frozenset({"command", "env", "exec", "nice", "nohup", "sudo", "time"})
+# An option, the number of `nice -n 5`, or a variable.
+_OF_STARTER = re.compile(rf"-\S*|\d+|{VARIABLE_SETTING.pattern}", re.DOTALL)
+_SUDO = ("sudo", "-n")  # a measured line has no terminal for a password
 _HIDDEN = frozenset({"--net", "--net-alias", "--dns-opt"})  # that no manual of Docker lists
 _IMAGE = re.compile(r"[\w./:@-]+")  # without a variable of the shell
 _OPTION = re.compile(r"^\s+(?:-(\w), )?--([\w-]+)(?: (\S+))?(?:\s{2}|$)", re.MULTILINE)
@@ -47,7 +51,7 @@ _DESCRIPTION = "{{.Id}}{{println}}{{range .Config.Env}}{{println .}}{{end}}"
 class EngineCall:
     """A line that is one call of `docker run` or `podman run`."""
 
-    program: str
+    client: tuple[str, ...]  # how envcompare calls the same engine
     position: int  # in the line, where further options of `run` may be inserted
     words: tuple[str, ...]  # after `run`
 
@@ -55,8 +59,9 @@ class EngineCall:
 def engine_call(line: str) -> EngineCall | None:
     """Return the call of an engine that a line consists of; None for any other line.
 
-    Variables may be set before it, and its output redirected. Its words are not expanded. A client
-    with options before `run` is excluded, since it may call another engine.
+    Variables may be set before it, programs such as `sudo` or `time` may start it, and its output
+    may be redirected. Its words are not expanded. A client with options before `run` is excluded,
+    since it may call another engine.
     """
     # Replacements keep the positions: the shell joins lines that end with a backslash.
     plain = line.replace("\\\n", "  ").rstrip()
@@ -74,16 +79,27 @@ def engine_call(line: str) -> EngineCall | None:
         return None
     if at is None or any(_OPERATORS.fullmatch(word) for word in words) or len(words) == first:
         return None
-    program = next(word for word in words if not VARIABLE_SETTING.fullmatch(word))
-    return EngineCall(PurePosixPath(program).name, at, tuple(words[first:]))
+    program = PurePosixPath(words[_client_at(words)]).name
+    is_root = any(PurePosixPath(word).name == "sudo" for word in words[:first])
+    return EngineCall((*_SUDO * is_root, program), at, tuple(words[first:]))
 
 
 def _leads_to_run(words: list[str]) -> bool:
-    """Return whether words are variables, an engine's client, and `run`."""
-    rest = [word for word in words if not VARIABLE_SETTING.fullmatch(word)]
-    is_far = any(word.startswith(_FAR) for word in words if word not in rest)
-    is_run = rest[1:] in (["run"], ["container", "run"])
-    return is_run and not is_far and PurePosixPath(rest[0]).name in ENGINES
+    """Return whether words are variables, what starts a client, an engine's client, and `run`."""
+    at = _client_at(words)
+    is_far = any(word.startswith(_FAR) for word in words[:at])
+    return words[at + 1 :] in (["run"], ["container", "run"]) and not is_far
+
+
+def _client_at(words: list[str]) -> int:
+    """Return the position of an engine's client; -1 if other programs come first."""
+    for place, word in enumerate(words):
+        name = PurePosixPath(word).name
+        if name in ENGINES:
+            return place
+        if name not in _STARTERS and not _OF_STARTER.fullmatch(word):
+            break
+    return -1
 
 
 def given_options(words: tuple[str, ...], manual: str) -> tuple[tuple[str, ...], str]:
@@ -112,6 +128,11 @@ def given_options(words: tuple[str, ...], manual: str) -> tuple[tuple[str, ...],
                     next(rest, "")
                 break
     return tuple(names), ""
+
+
+def name_of(client: tuple[str, ...]) -> str:
+    """Return the name of the environment of lines that call this client."""
+    return f"{'-'.join(word for word in client if word[0] != '-')}-line"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,18 +196,23 @@ class Line:
 class EngineLine(Line):
     """Runs a line that is one call of `docker run` or `podman run`."""
 
-    program: str
+    client: tuple[str, ...]
 
     @classmethod
-    def of(cls, program: str) -> EngineLine:
+    def of(cls, client: tuple[str, ...]) -> EngineLine:
         """Return the environment of lines that call this client."""
         traits = Traits(
             reference="line",
             software="venv",
-            programs=(program,),
-            limit_command=f"{program} run",
+            programs=(client[-1],),
+            limit_command=f"{client[-1]} run",
         )
-        return cls(name=f"{program}-line", traits=traits, program=program)
+        return cls(name=name_of(client), traits=traits, client=client)
+
+    @property
+    def called(self) -> str:
+        """Return the client as a person would call it."""
+        return " ".join(self.client)
 
     def completed(self, command: Command, isolation: Isolation) -> str:
         """Return the line with labels and a file for the container's ID, directly after `run`.
@@ -210,36 +236,38 @@ class EngineLine(Line):
     def wrap(self, command: Command, isolation: Isolation) -> Command:
         """Return the launcher with the line, and with where the ID of its container will be."""
         wrapped = Line.wrap(self, command, isolation)
-        container = (_CONTAINER, f"{self.program} {container_file(isolation)}")
+        container = (_CONTAINER, f"{self.called}\n{container_file(isolation)}")
         return replace(wrapped, env=(*wrapped.env, container))
 
     def check(self, transport: Transport) -> Check:
         """Check whether the engine answers."""
-        words = (self.program, "version", "--format", "{{.Client.Version}}")
-        hint = f"see what {self.program} version says there"
-        result = ask(transport, Command(argv=words), what=self.program, hint=hint)
+        words = (*self.client, "version", "--format", "{{.Client.Version}}")
+        hint = f"see what {self.called} version says there"
+        result = ask(transport, Command(argv=words), what=self.called, hint=hint)
         if isinstance(result, Check):
             return result
         if not result.succeeded:
-            return unusable(f"{self.program} does not answer: {spoken(result.tail(1))}", hint)
+            if self.client[0] in _SUDO:
+                hint += "; sudo must work without a password, or use an engine without root"
+            return unusable(f"{self.called} does not answer: {spoken(result.tail(1))}", hint)
         return Check(version=result.stdout.strip())
 
     def prepare(self, request: Request) -> Prepared:
         """Return the line as `Line` does; raises UnusableError if it cannot be timed."""
         call = engine_call(request.reference)
-        if call is None or call.program != self.program:
+        if call is None or call.client != self.client:
             raise UnusableError(
-                f"the line is not one call of {self.program} run",
+                f"the line is not one call of {self.called} run",
                 details=request.reference,
                 hint="write it as one simple command",
             )
         manual = run(
             request.transport,
-            Command(argv=(self.program, "run", "--help")),
+            Command(argv=(*self.client, "run", "--help")),
             timeout_s=_ANSWER_S,
         ).stdout
         names, image = given_options(call.words, manual)
-        _require_timed(self.program, names)
+        _require_timed(self.client[-1], names)
         is_known = _IMAGE.fullmatch(image) is not None
         if request.options.lockstep:
             _require_together(names)
@@ -258,18 +286,18 @@ class EngineLine(Line):
 
     def _describe(self, request: Request, image: str) -> list[str]:
         """Return the ID and the variables of an image; a missing one is pulled first, untimed."""
-        words = (self.program, "image", "inspect", "--format", _DESCRIPTION, image)
+        words = (*self.client, "image", "inspect", "--format", _DESCRIPTION, image)
         inspect = Command(argv=words)
         found = run(request.transport, inspect, timeout_s=_ANSWER_S)
         if not found.succeeded:
-            request.progress.say(f"{self.program} pull {image}")
-            pull = Command(argv=(self.program, "pull", "--quiet", image))
+            request.progress.say(f"{self.called} pull {image}")
+            pull = Command(argv=(*self.client, "pull", "--quiet", image))
             pulled = run(request.transport, pull, timeout_s=_PULL_S)
             if not pulled.succeeded:
                 raise UnusableError(
                     f"the image {image} is not here and cannot be pulled",
                     details=pulled.tail(1),
-                    hint=f"see what {self.program} pull {image} says",
+                    hint=f"see what {self.called} pull {image} says",
                 )
             found = run(request.transport, inspect, timeout_s=_ANSWER_S)
         return found.stdout.splitlines() or [""]
@@ -278,7 +306,7 @@ class EngineLine(Line):
         """Remove the containers of a run or a worker, and kill what is left of their clients."""
         # the clients first: one may be about to create its container
         count = kill_marked(transport, self.name, run_id=run_id, worker=worker)
-        return count + remove_labelled(transport, self.program, run_id=run_id, worker=worker)
+        return count + remove_labelled(transport, self.client, run_id=run_id, worker=worker)
 
 
 def _probe_options(command: Command) -> tuple[str, ...]:
@@ -307,6 +335,10 @@ def _with_probe(line: str, harness: str) -> str:
         lambda found: f"{_PATH}={probe}" + (":" if found[1] is None else found[1]),
         line,
     )
+
+
+CLIENTS = (*((one,) for one in ENGINES), *((*_SUDO, one) for one in ENGINES))
+"""How the engines of lines are called."""
 
 
 def container_file(isolation: Isolation) -> str:

@@ -49,10 +49,11 @@ WORKER_LABEL = "envcompare.worker"
 # A container that removes itself is still listed for a moment. A restarting daemon does not answer
 # for some seconds, and is asked once a second.
 _REMOVE = r"""
-label=$1 tries=$2 program=$3 removed=' ' rounds=0 failures=0
-command -v "$program" >/dev/null || { echo 0; exit; }
+label=$1 tries=$2 removed=' ' rounds=0 failures=0
+shift 2
+command -v "$1" >/dev/null || { echo 0; exit; }
 while :; do
-  ids=$("$program" ps --all --quiet --no-trunc --filter "label=$label") || {
+  ids=$("$@" ps --all --quiet --no-trunc --filter "label=$label") || {
     failures=$((failures + 1))
     [ "$failures" -lt "$tries" ] || exit 4
     sleep 1
@@ -61,7 +62,7 @@ while :; do
   [ -n "$ids" ] || break
   case $(printf %s "$ids" | tr -d '0-9a-f\n') in ?*) printf '%s\n' "$ids" >&2; exit 6 ;; esac
   [ "$rounds" -lt 100 ] || exit 5
-  for id in $("$program" rm --force --volumes $ids); do
+  for id in $("$@" rm --force --volumes $ids); do
     case $removed in *" $id "*) ;; *) removed="$removed$id " ;; esac
   done
   rounds=$((rounds + 1))
@@ -72,10 +73,11 @@ echo "$#"
 """
 # The layers below an image belong to the user; keep them even if they have no name.
 _REMOVE_IMAGES = r"""
-label=$1 program=$2
-command -v "$program" >/dev/null || { echo 0; exit; }
-images=$("$program" image ls --quiet --no-trunc --filter "label=$label") || exit
-[ -z "$images" ] || "$program" image rm --force --no-prune $images >/dev/null || exit
+label=$1
+shift
+command -v "$1" >/dev/null || { echo 0; exit; }
+images=$("$@" image ls --quiet --no-trunc --filter "label=$label") || exit
+[ -z "$images" ] || "$@" image rm --force --no-prune $images >/dev/null || exit
 echo 0
 """
 _TRIES = 20
@@ -321,7 +323,7 @@ class DockerEngine:
 
         It asks the client that started them, since killing the client does not stop a container.
         """
-        return remove_labelled(transport, ENGINE.program, run_id=run_id, worker=worker)
+        return remove_labelled(transport, (ENGINE.program,), run_id=run_id, worker=worker)
 
 
 def prepared_image(where: Environment, request: Request) -> Prepared:
@@ -560,7 +562,9 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
-def remove_labelled(transport: Transport, program: str, *, run_id: str, worker: str) -> int:
+def remove_labelled(
+    transport: Transport, client: tuple[str, ...], *, run_id: str, worker: str
+) -> int:
     """Remove the containers of a run or a worker from an engine; return their number.
 
     Also removes the images with the run's data. Raises as `swept`.
@@ -569,15 +573,15 @@ def remove_labelled(transport: Transport, program: str, *, run_id: str, worker: 
     tries = _TRIES_OF_WORKER if worker else _TRIES
     count = swept(
         transport,
-        Command(argv=("sh", "-c", _REMOVE, "sh", label, str(tries), program)),
-        hint=f"see what {program} ps --all --filter label={label} says there",
+        Command(argv=("sh", "-c", _REMOVE, "sh", label, str(tries), *client)),
+        hint=f"see what {' '.join(client)} ps --all --filter label={label} says there",
         more_s=tries,
     )
     if not worker:
         swept(
             transport,
-            Command(argv=("sh", "-c", _REMOVE_IMAGES, "sh", label, program)),
-            hint=f"see what {program} image ls --filter label={label} says there",
+            Command(argv=("sh", "-c", _REMOVE_IMAGES, "sh", label, *client)),
+            hint=f"see what {' '.join(client)} image ls --filter label={label} says there",
             more_s=FOLDER_S,
         )
     return count

@@ -227,7 +227,7 @@ class Podman:
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
         """Remove the containers of a run or a worker in any state, and wait until all are gone."""
-        return remove_labelled(transport, ENGINE.program, run_id=run_id, worker=worker)
+        return remove_labelled(transport, (ENGINE.program,), run_id=run_id, worker=worker)
 
 
 def _check_start(match: re.Match[str], stderr: str) -> Check:

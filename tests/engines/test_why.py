@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from lab import need
 from runs import BASE, Done, run_folder
 
 pytestmark = pytest.mark.timeout(420)
@@ -224,9 +225,12 @@ class TestInContainers:
         assert done.exit_code == 3
         assert hint in done.stdout
 
-    def test_interrupted_line_leaves_no_container(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("starter", ["", "env A=1 sudo -E "])
+    def test_interrupted_line_leaves_no_container(self, tmp_path: Path, starter: str) -> None:
         """Nor does a process of the line go on after the second Ctrl-C."""
-        line = f"docker run --rm {BASE} sleep 987654"
+        if starter:
+            need("sudo")
+        line = f"{starter}docker run --rm {BASE} sleep 987654"
         with subprocess.Popen(
             command(line, line),
             cwd=tmp_path,

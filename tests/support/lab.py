@@ -183,6 +183,7 @@ def missing(name: str) -> str:
         "singularity": lambda: _has("apptainer", "singularity") or lab() is not None,
         "slurm": has_slurm,
         "hyperfine": lambda: _has("hyperfine"),
+        "sudo": lambda: _succeeds("sudo", "-n", "true"),
         "browser": lambda: _has("chromium", "chromium-browser", "google-chrome"),
         "torch": lambda: torch_python() != "",
         "recipes": lambda: _succeeds(
@@ -201,6 +202,7 @@ def missing(name: str) -> str:
         "docker": "script/engine",
         "slurm": "script/lab slurm",
         "hyperfine": "apt-get install hyperfine",
+        "sudo": "let sudo work without a password",
         "browser": "install Chromium",
         "torch": "set ENVCOMPARE_TEST_PYTHON to an interpreter that imports torch",
         "recipes": "set ENVCOMPARE_TEST_RECIPES to a Python with requirements/recipes.in",

@@ -10,6 +10,7 @@ import pytest
 from envcompare.cli.options import line_settings
 from envcompare.environments import GATE, Isolation
 from envcompare.environments.line import (
+    CLIENTS,
     EngineCall,
     EngineLine,
     Line,
@@ -18,6 +19,7 @@ from envcompare.environments.line import (
     container_file,
     engine_call,
     given_options,
+    name_of,
 )
 from envcompare.environments.registry import ALL_ENVIRONMENTS
 from envcompare.errors import ConfigError, UnusableError
@@ -61,6 +63,9 @@ Options:
         ("/usr/bin/docker container run app", "/usr/bin/docker container run", ("app",)),
         ("docker run -v $(pwd):/w app", "docker run", ("-v", "______:/w", "app")),
         ("docker run>log app", "docker run", (">", "log", "app")),
+        ("sudo docker run app", "sudo docker run", ("app",)),
+        ("time sudo -E docker run app", "time sudo -E docker run", ("app",)),
+        ("env A=1 nice -n 5 docker run app", "env A=1 nice -n 5 docker run", ("app",)),
         ("docker run\\\n --rm app", "docker run", ("--rm", "app")),
         ("docker run \\\n  --rm \\\n app 'a;b'", "docker run", ("--rm", "app", "a;b")),
         ("docker run app sh -c 'a && b | c'", "docker run", ("app", "sh", "-c", "a && b | c")),
@@ -92,7 +97,9 @@ def test_call_of_an_engine_is_found_with_its_position(
         "docker run $(cat $(ls))",
         "(docker run app)",
         "cd x && docker run app",
-        "sudo docker run app",
+        "sudo -u bob docker run app",
+        "time -p sleep 1 docker run app",
+        "env DOCKER_HOST=ssh://far docker run app",
         "docker run 'app",
         "echo docker run app",
         "",
@@ -127,7 +134,7 @@ def test_line_of_an_engine_gets_only_what_finds_its_container() -> None:
     line = "X=1 docker run --rm -v $PWD:/w  app python -c 'print(1)'"
     isolation = Isolation(run_id="R", arm="b", worker="W", reference=line, scratch="/s")
     launcher = Command(argv=("python3", "measuring.py"), env=(("MALLOC_TOP_PAD_", "1"),))
-    wrapped = EngineLine.of("docker").wrap(launcher, isolation)
+    wrapped = EngineLine.of(("docker",)).wrap(launcher, isolation)
     added = "--label envcompare.run=R --label envcompare.worker=W --cidfile /s/container-W"
     assert container_file(isolation) == "/s/container-W"
     assert wrapped.argv == launcher.argv
@@ -137,7 +144,7 @@ def test_line_of_an_engine_gets_only_what_finds_its_container() -> None:
         "ENVCOMPARE_ENVIRONMENT": "docker-line",
         "ENVCOMPARE_WORKER": "W",
         "ENVCOMPARE_LINE": f"X=1 docker run {added} --rm -v $PWD:/w  app python -c 'print(1)'",
-        "ENVCOMPARE_CONTAINER": "docker /s/container-W",
+        "ENVCOMPARE_CONTAINER": "docker\n/s/container-W",
     }
 
 
@@ -151,7 +158,7 @@ def test_program_in_a_container_gets_the_probe_and_its_gate() -> None:
     """Before the paths of its image, and of each PYTHONPATH that the line sets."""
     line = "docker run -v $PWD:/w -ePYTHONPATH=/mine app sh -c 'PYTHONPATH=/own python x.py'"
     isolation = Isolation(run_id="R", arm="b", worker="W", reference=line, scratch="/s")
-    wrapped = EngineLine.of("docker").wrap(STEPPER, isolation)
+    wrapped = EngineLine.of(("docker",)).wrap(STEPPER, isolation)
     probe = "/envcompare-gate/harness/probe"
     added = (
         "--label envcompare.run=R --label envcompare.worker=W --cidfile /s/container-W "
@@ -247,5 +254,8 @@ def test_lines_that_cannot_be_compared_are_refused(lines: tuple[str, ...], brief
 
 def test_engine_call_names_the_program_without_its_folder() -> None:
     """It is looked up by that name to find and remove the container."""
-    assert engine_call("/opt/bin/podman run app") == EngineCall("podman", 19, ("app",))
-    assert {"line", "docker-line", "podman-line"} < set(ALL_ENVIRONMENTS)
+    assert engine_call("/opt/bin/podman run app") == EngineCall(("podman",), 19, ("app",))
+    call = engine_call("sudo -E docker run app")
+    assert call is not None
+    assert (call.client, name_of(call.client)) == (("sudo", "-n", "docker"), "sudo-docker-line")
+    assert {"line", *map(name_of, CLIENTS)} < set(ALL_ENVIRONMENTS)

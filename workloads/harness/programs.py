@@ -171,7 +171,7 @@ class Run:
         self._conclude: str = request.get("conclude") or ""
         self._around_ns = 0  # taken by these two
         self._written: List[str] = []
-        self._container = os.environ.pop(CONTAINER, "")  # the engine, and the file with the ID
+        self._container = os.environ.pop(CONTAINER, "")  # its engine, and a file with its ID
         self._is_client = is_line and bool(_ENGINES.search(self._argv[-1]))
         self._watch = self._make_watch() if request.get("watch") else None
         self._is_late = False
@@ -290,8 +290,7 @@ class Run:
         # a launch that measures does without
         from harness.watching import Container, Watch  # noqa: PLC0415
 
-        engine, _, id_file = self._container.partition(" ")
-        container = Container(engine, id_file) if engine else None
+        container = Container(*self._container.split("\n")) if self._container else None
         return Watch(container, is_line=self._is_line)
 
     def _end_with_input(self) -> None:

@@ -66,7 +66,7 @@ class Stepper:
         adopt_orphans()  # what outlives its parent is still found, and ended
         self._line = os.environ.pop(LINE)
         self._folder = os.environ["ENVCOMPARE_GATE"]  # for the program, if it is on this host
-        self._engine = os.environ.pop(CONTAINER, "").partition(" ")
+        self._container = os.environ.pop(CONTAINER, "")
         own = os.environ.get("PYTHONPATH", "")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_PROBE, own)))
         self._step = ""
@@ -185,9 +185,8 @@ class Stepper:
         own = [one for one in path.split(os.pathsep) if one and not one.endswith("harness/probe")]
         if own:
             found["env.PYTHONPATH"] = os.pathsep.join(own)
-        engine, _, id_file = self._engine
-        if engine:
-            container = Container(engine, id_file)
+        if self._container:
+            container = Container(*self._container.split("\n"))
             container.ask()
             container.facts.pop("container.start_ms", None)
             found.update(container.facts)

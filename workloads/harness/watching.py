@@ -199,7 +199,7 @@ class Container:
     """The container of a line: asks its engine for the first process, and how it is run."""
 
     def __init__(self, engine: str, id_file: str) -> None:
-        self._engine = engine
+        self._engine = engine.split()
         self._id_file = id_file
         self._next_s = 0.0
         self._is_elsewhere = False
@@ -219,7 +219,7 @@ class Container:
         self._next_s = time.monotonic() + _ASK_EVERY_S
         with contextlib.suppress(*_NO_ANSWER):
             asked = subprocess.run(
-                [self._engine, "inspect", identity],
+                [*self._engine, "inspect", identity],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
