@@ -21,12 +21,14 @@ from envcompare import bundled
 from envcompare.bundled import __version__
 from envcompare.cli import reading
 from envcompare.cli.options import (
+    CAPTURED,
     CLEANED,
     CONTAINERS,
     EXPERIMENT,
     LINES,
     LOOKING,
     PLACES,
+    SUFFIX,
     command_line,
     line_settings,
     settings_of,
@@ -312,6 +314,17 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None: 
     count as equal, and the budget is 600 s. Exit 3: a line cannot be run. 4: a line failed. 6: the
     lines do different work. 7: a line is undecided.
     """
+    exit_code, comparison, _ = _measure_lines(lines, values, display)
+    if comparison.failures and all(one.phase == "checksum" for one in comparison.failures):
+        exit_code = _OTHER_WORK
+    undecided = any(one.outcome not in _DECIDED for one in comparison.compared)
+    sys.exit(exit_code or (_UNDECIDED if undecided else 0))
+
+
+def _measure_lines(
+    lines: tuple[str, ...], values: dict[str, Any], display: Display
+) -> tuple[int, RunComparison, RunFolder]:
+    """Carry out a run of lines, and return the exit code, the results and their folder."""
     from envcompare.cli.planning import planned
     from envcompare.config.settings import Settings
     from envcompare.run_folder import locked
@@ -325,11 +338,41 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None: 
             display.say(f"{arm.id}: {masked(arm.reference)}")
             if not arm.traits.programs and CONTAINERS.search(arm.reference):
                 display.say(f"  {_CLIENT}")
-        exit_code, comparison = _measured(job)
-    if comparison.failures and all(one.phase == "checksum" for one in comparison.failures):
-        exit_code = _OTHER_WORK
-    undecided = any(one.outcome not in _DECIDED for one in comparison.compared)
-    sys.exit(exit_code or (_UNDECIDED if undecided else 0))
+        return (*_measured(job), folder)
+
+
+@click.command()
+@click.argument("line", metavar="'LINE'")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    metavar=f"FILE{SUFFIX}",
+    help="File to write; it must not exist.",
+)
+@taking(CAPTURED)
+@click.pass_obj
+def capture(display: Display, /, *, line: str, output: Path, **values: Any) -> None:  # noqa: ANN401
+    """Measure one command line here, and keep it in a file to compare with elsewhere.
+
+    \b
+    envcompare capture 'python train.py' -o slow.capture       where it is slow
+    envcompare why 'python train.py' slow.capture              where it is fast
+
+    The line runs against itself, as by `why`, which shows how much its time varies on this machine.
+    The file holds times and facts, and no file of yours. Exit codes are those of `why`.
+    """
+    from envcompare.run_folder.captures import capture_of, write_capture
+
+    if output.suffix != SUFFIX or output.exists():
+        why = "exists already" if output.exists() else f"does not end with {SUFFIX}"
+        raise ConfigError(f"--output {output} {why}", hint=f"name a new file, such as slow{SUFFIX}")
+    exit_code, comparison, folder = _measure_lines((line, line), values, display)
+    if comparison.failures:
+        sys.exit(exit_code)
+    write_capture(output, capture_of(folder))
+    display.say(f"{output}: compare it with envcompare why 'LINE' {shlex.quote(str(output))}")
 
 
 def _all_measured(folder: RunFolder, sessions: int) -> str:
@@ -625,5 +668,5 @@ def _interval(arm: ArmProgress) -> str:
     return f"{signed_percent(arm.estimate)} ({signed_interval(arm.low, arm.high)})"
 
 
-for _command in (run, why, plan, doctor, build, clean, status, *reading.COMMANDS):
+for _command in (run, why, capture, plan, doctor, build, clean, status, *reading.COMMANDS):
     app.add_command(_command)

@@ -29,6 +29,7 @@ from envcompare.config.workloads import COMMAND_NAME, SHELL, VARIABLE_SETTING, c
 from envcompare.errors import ConfigError
 from envcompare.files import read_text
 from envcompare.run_folder.profiles import GPU_TOOLS
+from envcompare.run_folder.records import CAPTURED as CAPTURED_LINE
 from envcompare.run_folder.records import Scalar
 from envcompare.text import closest, listed, masked_words, parse_toml
 
@@ -117,6 +118,7 @@ IMPORT = (
         help="Parent of new run folders. [default: results]",
     ),
 )
+SUFFIX = ".capture"
 _STEP = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _NAMED_LINE = re.compile(r"([a-z][a-z0-9-]*)=(.*)", re.DOTALL)
 _SCRIPT = re.compile(r"[^\s'\"=:]+\.(?:py|sh)\b")
@@ -246,6 +248,7 @@ LINES = (
     *_presets(),
     *_named_flags("margin", "target", "budget", "seed", "quiet_gate", "title", "out", "wait"),
 )
+CAPTURED = (*LINES[:2], *_named_flags("budget", "seed", "quiet_gate", "title", "out", "wait"))
 PLACES = (*_flags("where"), *_REACHING)
 CLEANED = (*PLACES, *_flags("lock"))
 LOOKING = (*_flags("where", "what"), *_REACHING)
@@ -355,6 +358,7 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
     name, and for another number of lines than 2 to 26.
     """
     from envcompare.environments.line import engine_call, name_of  # --help does without engines
+    from envcompare.run_folder.captures import read_capture
 
     if not 2 <= len(lines) <= len(string.ascii_lowercase):
         raise ConfigError(
@@ -369,6 +373,7 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
         )
     lockstep = bool(values.get("lockstep") or step)
     arms: dict[str, str] = {}
+    rounds: list[int] = []
     for letter, text in zip(string.ascii_lowercase, lines, strict=False):
         named = _NAMED_LINE.fullmatch(text)
         name, line = (named[1], named[2]) if named else (letter, text)
@@ -381,6 +386,12 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
                 f"the line {text!r} is empty" if not line.strip() else f"two lines are {name!r}",
                 hint="give each line its own name, as in 'fast=python train.py'",
             )
+        if line.endswith(SUFFIX) and Path(line).is_file():
+            path = Path(line).absolute()
+            captured = read_capture(path)
+            rounds.append(min(len(captured.processes), len(captured.control)))
+            arms[name] = f"{name}={CAPTURED_LINE}:{path}"
+            continue
         call = engine_call(line)
         if lockstep and call is None and CONTAINERS.search(line):
             raise ConfigError(
@@ -392,6 +403,11 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
     usual: dict[str, Any] = {} if "preset" in given else {"margin": _LINE_MARGIN}
     own = {name: given.pop(name, None) for name in ("prepare", "conclude", "step")}
     given.pop("lockstep", None)
+    if lockstep and rounds:
+        raise ConfigError(
+            "--lockstep cannot be combined with a capture, which holds whole processes",
+            hint="leave --lockstep out",
+        )
     if lockstep:
         usual |= {"same_cpu": False, "marks": False, "startup": False}
         if own["prepare"] or own["conclude"]:
@@ -399,7 +415,8 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
                 "--lockstep cannot be combined with --prepare or --conclude",
                 hint="leave --lockstep out to time whole processes",
             )
-    table = WorkloadTable(command=SHELL, lockstep=lockstep, **own)
+    most = min(rounds, default=None)
+    table = WorkloadTable(command=SHELL, lockstep=lockstep, most_rounds=most, **own)
     return Settings(
         **{**usual, **given},
         envs=tuple(arms.values()),

@@ -114,6 +114,7 @@ def _table_of(program: Program) -> WorkloadTable:
         prepare=program.prepare or None,
         conclude=program.conclude or None,
         lockstep=program.lockstep,
+        most_rounds=program.most_rounds,
         step=program.step or None,
     )
 

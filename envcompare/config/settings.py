@@ -92,6 +92,7 @@ class WorkloadTable(
     prepare: str | None = None  # shell line before each process, not timed
     conclude: str | None = None  # after each process
     lockstep: bool = False  # a line whose steps are timed, instead of whole processes
+    most_rounds: int | None = None  # of processes; a capture holds no more
     step: str | None = None  # MODULE:FUNCTION, each call of which is a step; else optimizers' are
 
 

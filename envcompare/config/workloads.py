@@ -231,6 +231,7 @@ class Program:
     prepare: str = ""  # shell line before each process, not timed
     conclude: str = ""  # after each process
     lockstep: bool = False  # its steps are timed, instead of whole processes
+    most_rounds: int | None = None  # of processes; a capture holds no more
     step: str = ""  # MODULE:FUNCTION, each call of which is a step; empty: optimizers' are
 
 
@@ -582,6 +583,7 @@ def parse_program(name: str, table: WorkloadTable) -> Program:
         prepare=table.prepare or "",
         conclude=table.conclude or "",
         lockstep=table.lockstep,
+        most_rounds=table.most_rounds,
         step=table.step or "",
     )
 

@@ -19,13 +19,16 @@ from envcompare.config.workloads import VARIABLE_SETTING
 from envcompare.environments import GATE, Check, Isolation, ask, kill_marked, marks, unusable
 from envcompare.environments.oci import RUN_LABEL, WORKER_LABEL, remove_labelled
 from envcompare.errors import Problem, UnusableError
+from envcompare.run_folder.records import CAPTURED
 from envcompare.stack import Prepared, Request, last_line
 from envcompare.stack.venv import find_python
 from envcompare.text import Command, spoken
 from envcompare.transport import Transport, run
 
 ENGINES = ("docker", "podman")
-_LINE, _CONTAINER = "ENVCOMPARE_LINE", "ENVCOMPARE_CONTAINER"  # also read by the harness
+# also read by the harness
+_LINE, _CONTAINER = "ENVCOMPARE_LINE", "ENVCOMPARE_CONTAINER"
+_CAPTURED = "ENVCOMPARE_CAPTURED"
 # Variables that lead a client to another engine or store.
 _FAR = ("DOCKER_", "CONTAINER", "STORAGE_", "XDG_", "HOME=", "PATH=")
 _OPERATORS = re.compile(r"[();|&\n]+")  # a redirection is none
@@ -190,6 +193,18 @@ class Line:
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
         """Kill this user's processes that a run or a worker left."""
         return kill_marked(transport, self.name, run_id=run_id, worker=worker)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturedLine(Line):
+    """Replays what a file of `envcompare capture` holds; its reference is the path."""
+
+    name: str = CAPTURED
+
+    def wrap(self, command: Command, isolation: Isolation) -> Command:
+        """Return the launcher, which is told that the line is a file."""
+        wrapped = Line.wrap(self, command, isolation)
+        return replace(wrapped, env=(*wrapped.env, (_CAPTURED, "1")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from envcompare.environments.bubblewrap import RUNGS, Bubblewrap
 from envcompare.environments.charliecloud import Charliecloud
 from envcompare.environments.docker import Docker
 from envcompare.environments.gvisor import GVisor
-from envcompare.environments.line import CLIENTS, EngineLine, Line
+from envcompare.environments.line import CLIENTS, CapturedLine, EngineLine, Line
 from envcompare.environments.podman import Podman
 from envcompare.environments.singularity import Singularity
 from envcompare.environments.vm import Vm
@@ -24,7 +24,7 @@ _ALL: tuple[Environment, ...] = (
     *(Podman(), Charliecloud(), Bubblewrap(), *RUNGS, GVisor()),
 )
 ENVIRONMENTS = {where.name: where for where in _ALL}
-_LINES: tuple[Environment, ...] = (Line(), *map(EngineLine.of, CLIENTS))
+_LINES: tuple[Environment, ...] = (Line(), CapturedLine(), *map(EngineLine.of, CLIENTS))
 ALL_ENVIRONMENTS = ChainMap({where.name: where for where in _LINES}, ENVIRONMENTS)
 """All environments, including the kinds of command line."""
 

@@ -347,6 +347,8 @@ def _difference(pair: FingerprintPair, part: _Part) -> FactDifference:
         fact_class = "possible-influence"
     elif fact(key).is_limit and evidence.is_felt:
         fact_class = "confounder"
+    elif fact_class == "host" and pair.is_captured:
+        fact_class = "possible-influence"
     elif fact(key).seen_by == "library path" and evidence.is_felt is False:
         fact_class = "varied"
     elif (

@@ -20,6 +20,7 @@ from envcompare.fingerprint import (
     is_first,
 )
 from envcompare.run_folder.records import (
+    CAPTURED,
     ArmRecord,
     FactDifference,
     FingerprintRecord,
@@ -113,6 +114,11 @@ class FingerprintPair:
     def are_lines(self) -> bool:
         """Return whether an arm is a command line, which runs as it is typed."""
         return "line" in {arm.stack for arm in self.context.arms or ()}
+
+    @property
+    def is_captured(self) -> bool:
+        """Return whether an arm is a capture, which may be of another machine."""
+        return CAPTURED in {arm.environment for arm in self.context.arms or ()}
 
     @property
     def threads(self) -> int:
@@ -531,7 +537,8 @@ _FELT: Final = (True, None, False)
 _ACTING: Final[tuple[Sign, ...]] = ("quota", "memory")
 # For facts with equal evidence, our estimate of which is the cause more often; "" is any other.
 _BY_KIND: Final = (
-    *("python.uncompiled", "container.storage", "programs", "threads.omp", "threads.mkl"),
+    *("cpu.model", "cpu", "python.uncompiled", "container.storage", "programs"),
+    *("threads.omp", "threads.mkl"),
     *("threads.openblas", "env", "home", "threads", "python.start_files"),
     *("network.resolvers", "container.ports", "container.volumes", "container.entrypoint"),
     *("seccomp", "speculation", "mount.python", "mount", "limits.nofile", "container.runtime"),

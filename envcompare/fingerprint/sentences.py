@@ -12,6 +12,7 @@ from envcompare.fingerprint import (
     INSTALLED_PARTS,
     MEANINGS,
     Way,
+    classify,
     fact,
 )
 from envcompare.fingerprint.evidence import (
@@ -147,6 +148,8 @@ def worded_difference(pair: FingerprintPair, difference: FactDifference) -> Fact
         case "possible-influence":
             is_single = fact(difference.key).way in _SINGLE and difference.is_felt is not False
             how = _remedy(pair, difference.key) if is_single else _given_remedy(pair, difference)
+            if classify(difference.key) == "host":  # of another machine
+                how = ""
             return replace(difference, remedy=how, sentence=_possible(pair, difference))
         case _:
             return replace(difference, sentence=MEANINGS[difference.fact_class])

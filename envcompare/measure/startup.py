@@ -8,6 +8,7 @@ Plain commands are measured as whole processes: one in every arm in random order
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -361,6 +362,8 @@ class ProcessPass:
         """
         gate = QuietGate(self.context)
         self._look()
+        if self.program.most_rounds is not None:
+            self.context.note("caution", text=_CAPTURED)
         while not self._is_done():
             gate.wait_to_launch()
             is_first, began = self._round_s is None, time.monotonic()
@@ -414,6 +417,8 @@ class ProcessPass:
     def _is_done(self) -> bool:
         least = self._least
         self.stopped_by = self.roster.why_done(Readings(self.runs), min_restarts=least)
+        if self.stopped_by is None and self._number >= (self.program.most_rounds or math.inf):
+            self.stopped_by = "planned"
         if self.stopped_by is None and (self._is_spent or self._is_over()):
             self.stopped_by = "budget"
         return self.stopped_by is not None
@@ -455,6 +460,7 @@ class ProcessPass:
 
     def _request(self) -> dict[str, object]:
         return {
+            "number": self._number,
             "argv": self.program.argv,
             "cwd": self.program.cwd,
             "prepare": self.program.prepare,
@@ -641,6 +647,10 @@ def _unmatched(name: str, runs: list[ProcessRun]) -> str:
     )
 
 
+_CAPTURED = (
+    "captured lines did not run in turns with the others: what differs between machines or hours "
+    "counts as a difference between lines"
+)
 _SLOW = (
     "is not measured: the expression took longer than 5 s on one line (the times stay valid): give "
     "it no repetition inside a repetition"

@@ -17,6 +17,8 @@ from envcompare.errors import Phase
 
 SCHEMA: Literal[2] = 2
 CONTROL_SUFFIX = "~control"
+CAPTURED = "captured-line"
+"""The environment of an arm whose processes ran earlier, maybe on another machine."""
 PLACE_OF_DATA = "place.data"
 """The cell parameter with the place of the data; workload parameters have no dots."""
 

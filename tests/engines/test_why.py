@@ -145,6 +145,27 @@ def test_time_of_the_lines_around_a_process_is_not_counted(tmp_path: Path) -> No
     assert pairs >= len(runs)
 
 
+def test_line_is_compared_with_a_capture(tmp_path: Path) -> None:
+    """Of this machine at another time, with more to do and another variable."""
+    words = ("capture", "-o", "slow.capture", "--budget", "20", "--no-quiet-gate", "--out", "first")
+    count = "python3 -c 'print(sum(i * i for i in range({})))'"
+    line = f"OMP_NUM_THREADS=7 {count.format(2_000_000)}"
+    argv = (sys.executable, "-m", "envcompare", *words, line)
+    subprocess.run(argv, cwd=tmp_path, check=True)
+    done = why(tmp_path, "--budget", "30", count.format(1_000_000), "slow.capture")
+    assert done.exit_code == 0, done.stderr
+    assert done.outcomes()["line", "b"] == "slower"
+    text = " ".join(done.stdout.split())
+    assert "Measured at different times, perhaps on different machines, b is" in text
+    assert "OMP_NUM_THREADS none → 7" in text
+    assert "the processor" not in text
+    kept = json.loads((tmp_path / "slow.capture").read_text())
+    content = json.dumps({**kept, "facts": {**kept["facts"], "cpu.model": "another processor"}})
+    (tmp_path / "slow.capture").write_text(content)
+    done = why(tmp_path, "--budget", "30", count.format(1_000_000), "slow.capture")
+    assert re.search("1. the processor .* → another processor", " ".join(done.stdout.split()))
+
+
 def test_container_of_a_line_that_is_not_one_call_is_reported_as_not_read(tmp_path: Path) -> None:
     """The line runs unchanged."""
     done = why(tmp_path, "--budget", "2", "true", "echo docker run app | grep -q app")

@@ -10,6 +10,7 @@ from envcompare.analysis.compare import RunStatus
 from envcompare.analysis.model import RunComparison
 from envcompare.analysis.two_runs import CombinedRuns, GatedRun, RunChange
 from envcompare.doctor.checks import Examination
+from envcompare.run_folder.captures import Capture
 from envcompare.run_folder.profiles import ProfileRecord, Roofs
 from envcompare.run_folder.records import Event, FingerprintRecord, RunRecord, Sample
 
@@ -18,6 +19,7 @@ _TYPES = {
     "samples": Sample,  # one line of samples.jsonl
     "events": Event,  # one line of events.jsonl
     "fingerprint": FingerprintRecord,
+    "capture": Capture,  # of `envcompare capture`
     "profile": ProfileRecord,
     "roofs": Roofs,
     "comparison": RunComparison,

@@ -13,7 +13,7 @@ from envcompare.fingerprint.evidence import likelihood_in_lines
 from envcompare.fingerprint.sentences import describe
 from envcompare.report.wording import duration
 from envcompare.report.wording.verdicts import MOVED
-from envcompare.run_folder.records import FactDifference, FingerprintValue
+from envcompare.run_folder.records import CAPTURED, FactDifference, FingerprintValue
 from envcompare.text import counted, shortened, visible
 
 _MOST_CANDIDATES: Final = 5
@@ -55,6 +55,8 @@ def line_causes(run: RunComparison, comparisons: Iterable[Comparison]) -> tuple[
     before = arms[run.reference_of(arm.arm)].reference
     words = _changed_words(before, arm.reference)
     texts = [f"The lines differ: {words}." if words else "The lines are equal."]
+    if CAPTURED in {one.environment for one in run.arms}:
+        texts = []
     texts += _start_sentence(decided[0], arms[run.reference_of(arm.arm)], arm)
     shown, are_read = line_candidates(run, decided[0])
     if not are_read:

@@ -37,7 +37,7 @@ from envcompare.report.wording import (
     unsigned_percent,
 )
 from envcompare.report.wording.verdicts import unseen_waiting
-from envcompare.run_folder.records import CONTROL_SUFFIX, FingerprintValue
+from envcompare.run_folder.records import CAPTURED, CONTROL_SUFFIX, FingerprintValue
 from envcompare.stats.intervals import MIN_PROCESSES
 from envcompare.stats.verdicts import EQUAL_LEVEL
 from envcompare.text import counted, one_line, sentence, shortened, visible
@@ -208,6 +208,8 @@ def scope_text(run: RunComparison) -> str:
 
     With several sessions, include the number of days.
     """
+    if any(arm.environment == CAPTURED for arm in run.arms):
+        return "measured at different times, perhaps on different machines"
     hosts = {cell.host for cell in run.cells}
     where = "on these hosts" if len(hosts) > 1 else "on this host"
     if run.planned_sessions == 1:

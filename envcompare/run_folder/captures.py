@@ -1,0 +1,108 @@
+"""A capture: the processes of a line and what was read of them, for use on another machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from envcompare.errors import ConfigError, RunFolderError
+from envcompare.files import RECORD_BYTES, read_whole
+from envcompare.run_folder.records import (
+    SCHEMA,
+    Count,
+    FingerprintValue,
+    ProcessRun,
+    Scalar,
+)
+from envcompare.run_folder.results import RunFolder, json_bytes
+from envcompare.text import masked
+
+MOST_PROCESSES: Final = 50
+_Time = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
+
+
+class CapturedProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """The times of one process, in ns."""
+
+    wall_ns: _Time
+    user_ns: _Time | None = None
+    sys_ns: _Time | None = None
+    max_rss_bytes: Count | None = None
+
+
+class Capture(msgspec.Struct, frozen=True, kw_only=True):
+    """A line as it ran on a machine: two series of processes, and the facts of one of them."""
+
+    line: str
+    created: str
+    tool_version: str
+    facts: dict[str, FingerprintValue]
+    identity: dict[str, Scalar] = {}
+    processes: tuple[CapturedProcess, ...]
+    control: tuple[CapturedProcess, ...]
+    schema: Literal[2] = SCHEMA
+
+
+def capture_of(folder: RunFolder) -> Capture:
+    """Return the capture of a run that compared a line with itself.
+
+    Raises RunFolderError if too few processes ended.
+    """
+    run = folder.read_run()
+    first, second = (arm.id for arm in run.arms if not arm.is_control)
+    series = {
+        arm: tuple(
+            CapturedProcess(
+                wall_ns=one.wall_ns,
+                user_ns=one.user_ns,
+                sys_ns=one.sys_ns,
+                max_rss_bytes=one.max_rss_bytes,
+            )
+            for one in folder.read_samples().samples
+            if isinstance(one, ProcessRun) and one.arm == arm and one.status == "ok"
+        )
+        for arm in (first, second)
+    }
+    read = [one for one in folder.read_fingerprints() if one.arm == first]
+    if not read or min(map(len, series.values())) <= 1:
+        raise RunFolderError(
+            f"{folder.path} holds too few processes for a capture",
+            details="the line has to run at least twice",
+            hint="raise --budget",
+        )
+    return Capture(
+        line=masked(next(arm.reference for arm in run.arms if arm.id == first)),
+        created=run.created,
+        tool_version=run.tool_version,
+        facts=read[0].facts,
+        identity=read[0].identity,
+        processes=series[first][:MOST_PROCESSES],
+        control=series[second][:MOST_PROCESSES],
+    )
+
+
+def write_capture(path: Path, capture: Capture) -> None:
+    """Write a capture to a new file; raises ConfigError if that is impossible."""
+    try:
+        with path.open("xb") as file:
+            file.write(json_bytes(capture))
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written",
+            details=error.strerror or str(error),
+            hint="name another file with --output",
+        ) from error
+
+
+def read_capture(path: Path) -> Capture:
+    """Read a capture; raises ConfigError if the file is none."""
+    try:
+        return msgspec.json.decode(read_whole(path, most=RECORD_BYTES), type=Capture)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(
+            f"{path} is no capture",
+            details=str(error),
+            hint="make one with envcompare capture 'LINE' --output slow.capture",
+        ) from error

@@ -1,0 +1,67 @@
+"""Captures: a line as it ran on another machine, in one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from envcompare.cli.options import line_settings
+from envcompare.errors import ConfigError
+from envcompare.run_folder.captures import (
+    Capture,
+    CapturedProcess,
+    read_capture,
+    write_capture,
+)
+
+CAPTURE = Capture(
+    line="python train.py",
+    created="2026-11-01T00:00:00Z",
+    tool_version="0.1.0",
+    facts={"cpu.model": "a processor", "cpu.affinity": (0, 1)},
+    processes=(CapturedProcess(wall_ns=5), CapturedProcess(wall_ns=6, user_ns=4)),
+    control=(CapturedProcess(wall_ns=7),) * 3,
+)
+
+
+def test_capture_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """And no file is overwritten."""
+    path = tmp_path / "slow.capture"
+    write_capture(path, CAPTURE)
+    assert read_capture(path) == CAPTURE
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write_capture(path, CAPTURE)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[" * 100_000, "null", '{"line": 3}', "\\ud800"])
+def test_file_that_is_no_capture_is_refused(tmp_path: Path, text: str) -> None:
+    """With how to make one."""
+    path = tmp_path / "bad.capture"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="is no capture") as refused:
+        read_capture(path)
+    assert "envcompare capture" in str(refused.value.hint)
+
+
+def test_times_below_zero_are_refused(tmp_path: Path) -> None:
+    """A file that somebody else has sent may hold anything."""
+    path = tmp_path / "bad.capture"
+    content = msgspec.to_builtins(CAPTURE)
+    content["control"][0]["wall_ns"] = -1
+    path.write_bytes(msgspec.json.encode(content))
+    with pytest.raises(ConfigError, match="is no capture"):
+        read_capture(path)
+
+
+def test_lines_are_measured_as_often_as_the_shortest_capture(tmp_path: Path) -> None:
+    """A capture is named by its file, which other lines may mention as well."""
+    path = tmp_path / "slow.capture"
+    write_capture(path, CAPTURE)
+    settings = line_settings((f"cat {path} -", f"slow={path}"), {})
+    assert settings.envs == (f"a=line:cat {path} -", f"slow=captured-line:{path}")
+    assert [table.most_rounds for table in settings.workloads.values()] == [2]
+    with pytest.raises(ConfigError, match="holds whole processes"):
+        line_settings(("true", str(path)), {"lockstep": True})
+    assert line_settings(("true", "missing.capture"), {}).envs[1] == "b=line:missing.capture"
