@@ -47,6 +47,13 @@ _STUDY = click.option(
     metavar="NAME",
     help="Repeat an earlier study; `envcompare list` names them.",
 )
+_MEASURE = click.option(
+    "--measure",
+    "measures",
+    metavar="NAME=REGEX",
+    multiple=True,
+    help="Read a number from the output: first group of the last match.",
+)
 _COMMAND = (
     click.option(
         "--command",
@@ -55,13 +62,7 @@ _COMMAND = (
         multiple=True,
         help="Any program, timed as a whole process; repeatable.",
     ),
-    click.option(
-        "--measure",
-        "measures",
-        metavar="NAME=REGEX",
-        multiple=True,
-        help="Read a number from the output: first group of the last match.",
-    ),
+    _MEASURE,
     click.option(
         "--command-dir",
         metavar="DIR",
@@ -235,6 +236,7 @@ LINES = (
         help="Shell line before each process, not timed, as in 'rm -rf out'.",
     ),
     click.option("--conclude", metavar="'LINE'", help="Shell line after each process, not timed."),
+    _MEASURE,
     click.option(
         "--lockstep",
         is_flag=True,
@@ -403,6 +405,7 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
     usual: dict[str, Any] = {} if "preset" in given else {"margin": _LINE_MARGIN}
     own = {name: given.pop(name, None) for name in ("prepare", "conclude", "step")}
     given.pop("lockstep", None)
+    measures = _patterns(given.pop("measures", ()))
     if lockstep and rounds:
         raise ConfigError(
             "--lockstep cannot be combined with a capture, which holds whole processes",
@@ -410,13 +413,15 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
         )
     if lockstep:
         usual |= {"same_cpu": False, "marks": False, "startup": False}
-        if own["prepare"] or own["conclude"]:
+        if own["prepare"] or own["conclude"] or measures:
             raise ConfigError(
-                "--lockstep cannot be combined with --prepare or --conclude",
+                "--lockstep cannot be combined with --prepare, --conclude or --measure",
                 hint="leave --lockstep out to time whole processes",
             )
     most = min(rounds, default=None)
-    table = WorkloadTable(command=SHELL, lockstep=lockstep, most_rounds=most, **own)
+    table = WorkloadTable(
+        command=SHELL, lockstep=lockstep, most_rounds=most, measures=measures, **own
+    )
     return Settings(
         **{**usual, **given},
         envs=tuple(arms.values()),

@@ -210,6 +210,10 @@ def test_steps_and_lines_around_processes_exclude_each_other() -> None:
     assert settings.workloads["a"].lockstep
     with pytest.raises(ConfigError, match="--step train is not understood"):
         line_settings(("a", "b"), {"step": "train"})
+    with pytest.raises(ConfigError, match="cannot be combined"):
+        line_settings(("a", "b"), {"lockstep": True, "measures": ("rate=([0-9]+) tokens",)})
+    table = line_settings(("a", "b"), {"measures": ("rate=([0-9]+) tokens",)}).workloads["line"]
+    assert table.measures == {"rate": "([0-9]+) tokens"}
     table = line_settings(("a", "b"), {"step": "model:Net.forward"}).workloads["line"]
     assert (table.lockstep, table.step) == (True, "model:Net.forward")
 
