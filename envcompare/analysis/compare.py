@@ -73,7 +73,8 @@ from envcompare.text import masked, masked_toml
 
 def compare_run(folder: RunFolder) -> RunComparison:
     """Analyse a run folder, complete or not; raises RunFolderError if it cannot be read."""
-    return compare_files(read_files(folder))
+    compared = compare_files(read_files(folder))
+    return msgspec.structs.replace(compared, proof=folder.read_proof())
 
 
 def compare_files(read: RunFiles) -> RunComparison:

@@ -33,6 +33,7 @@ from envcompare.cli.options import (
     line_settings,
     settings_of,
     taking,
+    twice,
 )
 from envcompare.console import Display, print_bytes, print_event, print_lines
 from envcompare.errors import (
@@ -314,15 +315,49 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None: 
     count as equal, and the budget is 600 s. Exit 3: a line cannot be run. 4: a line failed. 6: the
     lines do different work. 7: a line is undecided.
     """
-    exit_code, comparison, _ = _measure_lines(lines, values, display)
+    is_proof = values.pop("prove", False)
+    exit_code, comparison, folder = _measure_lines(lines, values, display, is_shown=not is_proof)
+    if is_proof:
+        comparison = _proven(comparison, folder, values, display)
     if comparison.failures and all(one.phase == "checksum" for one in comparison.failures):
         exit_code = _OTHER_WORK
     undecided = any(one.outcome not in _DECIDED for one in comparison.compared)
     sys.exit(exit_code or (_UNDECIDED if undecided else 0))
 
 
+def _proven(
+    comparison: RunComparison, folder: RunFolder, values: dict[str, Any], display: Display
+) -> RunComparison:
+    """Look for the cause of a difference, show the report with it, and return the results."""
+    from envcompare.cli.conclusion import conclude, show_summary
+    from envcompare.cli.proving import prove
+    from envcompare.run_folder.results import PROOF
+
+    def measure(
+        lines: tuple[str, ...], rounds: int | None, limit_s: float, out: Path
+    ) -> tuple[RunComparison, RunFolder]:
+        given = {**values, "out": str(out), "budget": limit_s}
+        _, found, trial = _measure_lines(lines, given, display, most_rounds=rounds, is_shown=False)
+        return found, trial
+
+    display.say("looking for the cause")
+    try:
+        proof = prove(comparison, folder, measure, budget_s=comparison.budget_s)
+        if proof is not None:
+            folder.write_json(PROOF, proof)
+    finally:
+        comparison, report = conclude(folder)
+        show_summary(comparison, report)
+    return comparison
+
+
 def _measure_lines(
-    lines: tuple[str, ...], values: dict[str, Any], display: Display
+    lines: tuple[str, ...],
+    values: dict[str, Any],
+    display: Display,
+    *,
+    most_rounds: int | None = None,
+    is_shown: bool = True,
 ) -> tuple[int, RunComparison, RunFolder]:
     """Carry out a run of lines, and return the exit code, the results and their folder."""
     from envcompare.cli.planning import planned
@@ -330,7 +365,8 @@ def _measure_lines(
     from envcompare.run_folder import locked
     from envcompare.runner import Job
 
-    new = planned(line_settings(lines, values), Settings(), accept_many=True)
+    settings = line_settings(lines, values, most_rounds=most_rounds)
+    new = planned(settings, Settings(), accept_many=True)
     folder, (experiment, plan, hosts) = _create(new, display), new
     with locked(folder.path, by="run"):
         job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
@@ -338,7 +374,7 @@ def _measure_lines(
             display.say(f"{arm.id}: {masked(arm.reference)}")
             if not arm.traits.programs and CONTAINERS.search(arm.reference):
                 display.say(f"  {_CLIENT}")
-        return (*_measured(job), folder)
+        return (*_measured(job, is_shown=is_shown), folder)
 
 
 @click.command()
@@ -361,14 +397,24 @@ def capture(display: Display, /, *, line: str, output: Path, **values: Any) -> N
     envcompare why 'python train.py' slow.capture              where it is fast
 
     The line runs against itself, as by `why`, which shows how much its time varies on this machine.
-    The file holds times and facts, and no file of yours. Exit codes are those of `why`.
+    The file holds times and facts, and no file of yours. Exit codes are those of `why`, except 7.
     """
     from envcompare.run_folder.captures import capture_of, write_capture
 
-    if output.suffix != SUFFIX or output.exists():
-        why = "exists already" if output.exists() else f"does not end with {SUFFIX}"
+    why = ""
+    if output.suffix != SUFFIX:
+        why = f"does not end with {SUFFIX}"
+    elif output.exists():
+        why = "exists already"
+    elif not os.access(output.parent, os.W_OK | os.X_OK):
+        why = "cannot be written: its folder is missing, or not yours to write"
+    if why:
         raise ConfigError(f"--output {output} {why}", hint=f"name a new file, such as slow{SUFFIX}")
-    exit_code, comparison, folder = _measure_lines((line, line), values, display)
+    try:
+        exit_code, comparison, folder = _measure_lines(twice(line), values, display)
+    except InterruptedRunError as error:
+        hint = "run envcompare capture again"
+        raise InterruptedRunError(error.brief, details=error.details, hint=hint) from error
     if comparison.failures:
         sys.exit(exit_code)
     write_capture(output, capture_of(folder))
@@ -419,7 +465,7 @@ def _check_places(experiment: Experiment, hosts: tuple[HostSpec, ...], display: 
     require_base(hosts, experiment, display.say)
 
 
-def _measured(job: Job) -> tuple[int, RunComparison]:
+def _measured(job: Job, *, is_shown: bool = True) -> tuple[int, RunComparison]:
     """Carry out a run, write its report and print its summary; return the exit code and results.
 
     Raises InterruptedRunError if the user stopped it.
@@ -432,7 +478,8 @@ def _measured(job: Job) -> tuple[int, RunComparison]:
     from envcompare.cli.conclusion import conclude, show_summary  # not during measuring
 
     comparison, report = conclude(job.folder)
-    show_summary(comparison, report, job.display if job.folder.listener else None)
+    if is_shown:
+        show_summary(comparison, report, job.display if job.folder.listener else None)
     if job.interruption.is_requested:
         raise InterruptedRunError(
             "the run was interrupted",

@@ -120,7 +120,8 @@ IMPORT = (
     ),
 )
 SUFFIX = ".capture"
-_STEP = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+_STEP = re.compile(f"{_NAME}:{_NAME}")
 _NAMED_LINE = re.compile(r"([a-z][a-z0-9-]*)=(.*)", re.DOTALL)
 _SCRIPT = re.compile(r"[^\s'\"=:]+\.(?:py|sh)\b")
 _LINE_MARGIN = 5.0  # percent
@@ -247,6 +248,12 @@ LINES = (
         metavar="MODULE:FUNCTION",
         help="Compare calls of a Python function, as in __main__:predict; implies --lockstep.",
     ),
+    click.option(
+        "--prove",
+        is_flag=True,
+        help="Change the slow line towards the fast one and measure again, to find the cause; "
+        "takes up to --budget once more.",
+    ),
     *_presets(),
     *_named_flags("margin", "target", "budget", "seed", "quiet_gate", "title", "out", "wait"),
 )
@@ -353,7 +360,9 @@ def _scalar(text: str) -> Scalar:
     return text
 
 
-def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
+def line_settings(
+    lines: tuple[str, ...], values: dict[str, Any], *, most_rounds: int | None = None
+) -> Settings:
     """Return the settings that compare command lines, run in the current folder.
 
     A line may begin with its name, as in `fast=python train.py`. Raises ConfigError for a repeated
@@ -397,8 +406,9 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
         call = engine_call(line)
         if lockstep and call is None and CONTAINERS.search(line):
             raise ConfigError(
-                f"--lockstep cannot reach the script in the container of {text!r}",
-                hint="write the line as one `docker run` or `podman run`, or leave --lockstep out",
+                f"the steps of a script in the container of {text!r} cannot be seen",
+                hint="write the line as one `docker run` or `podman run`, or leave --lockstep and "
+                "--step out",
             )
         arms[name] = f"{name}={name_of(call.client) if call else 'line'}:{line}"
     given = {name: value for name, value in values.items() if value not in (None, ())}
@@ -406,19 +416,24 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
     own = {name: given.pop(name, None) for name in ("prepare", "conclude", "step")}
     given.pop("lockstep", None)
     measures = _patterns(given.pop("measures", ()))
+    if measures and rounds:
+        raise ConfigError(
+            "a capture holds no output, which --measure would search",
+            hint="leave --measure out",
+        )
     if lockstep and rounds:
         raise ConfigError(
-            "--lockstep cannot be combined with a capture, which holds whole processes",
-            hint="leave --lockstep out",
+            "a capture holds whole processes, no steps",
+            hint="leave --lockstep and --step out",
         )
     if lockstep:
         usual |= {"same_cpu": False, "marks": False, "startup": False}
         if own["prepare"] or own["conclude"] or measures:
             raise ConfigError(
-                "--lockstep cannot be combined with --prepare, --conclude or --measure",
-                hint="leave --lockstep out to time whole processes",
+                "steps cannot be combined with --prepare, --conclude or --measure",
+                hint="leave --lockstep and --step out to time whole processes",
             )
-    most = min(rounds, default=None)
+    most = min(rounds, default=most_rounds)
     table = WorkloadTable(
         command=SHELL, lockstep=lockstep, most_rounds=most, measures=measures, **own
     )
@@ -430,6 +445,13 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
         threads="as-run",
         stabilise=False,
     )
+
+
+def twice(text: str) -> tuple[str, str]:
+    """Return a line, without its name, as two lines to compare."""
+    named = _NAMED_LINE.fullmatch(text)
+    line = named[2] if named else text
+    return f"a={line}", f"b={line}"
 
 
 def _script(lines: Iterable[str]) -> str:

@@ -38,8 +38,8 @@ _PATH = "PYTHONPATH"
 _INSIDE, _TURN = "/envcompare-gate/harness", "/envcompare-gate/turn"
 _PLAIN = Traits(reference="line", is_isolated=False, software="venv")
 _STARTERS = frozenset({"command", "env", "exec", "nice", "nohup", "sudo", "time"})
-# An option, the number of `nice -n 5`, or a variable.
-_OF_STARTER = re.compile(rf"-\S*|\d+|{VARIABLE_SETTING.pattern}", re.DOTALL)
+# Options that neither clear variables nor name a user, and the number of `nice -n 5`.
+_OF_STARTER = re.compile(r"-[npv]\d*|--|\d+")
 _SUDO = ("sudo", "-n")  # a measured line has no terminal for a password
 _HIDDEN = frozenset({"--net", "--net-alias", "--dns-opt"})  # that no manual of Docker lists
 _IMAGE = re.compile(r"[\w./:@-]+")  # without a variable of the shell
@@ -57,6 +57,7 @@ class EngineCall:
     client: tuple[str, ...]  # how envcompare calls the same engine
     position: int  # in the line, where further options of `run` may be inserted
     words: tuple[str, ...]  # after `run`
+    spans: tuple[tuple[int, int], ...]  # where each of them begins and ends in the line
 
 
 def engine_call(line: str) -> EngineCall | None:
@@ -72,19 +73,26 @@ def engine_call(line: str) -> EngineCall | None:
     lexer = shlex.shlex(text, posix=True, punctuation_chars="();<>|&\n")
     lexer.commenters, lexer.whitespace, lexer.whitespace_split = "", " \t\r", True
     words: list[str] = []
+    spans: list[tuple[int, int]] = []
     at: int | None = None
+    end = 0
     try:
         while (word := lexer.get_token()) is not None:
             words.append(word)
+            begin = end + len(plain[end:]) - len(plain[end:].lstrip(" \t\r"))
+            # the character after a word was read, unless the line ends with it
+            end = text.tell() - (text.tell() < len(plain) or plain[-1] in "();<>|&")
+            spans.append((begin, end))
             if at is None and _leads_to_run(words):
-                at, first = text.tell() - 1, len(words)  # the character after `run` was read
+                at, first = end, len(words)
     except ValueError:  # an open quote: the shell reports it
         return None
     if at is None or any(_OPERATORS.fullmatch(word) for word in words) or len(words) == first:
         return None
     program = PurePosixPath(words[_client_at(words)]).name
-    is_root = any(PurePosixPath(word).name == "sudo" for word in words[:first])
-    return EngineCall((*_SUDO * is_root, program), at, tuple(words[first:]))
+    is_root = any(PurePosixPath(word).name == _SUDO[0] for word in _unset(words[:first]))
+    client = (*_SUDO * is_root, program)
+    return EngineCall(client, at, tuple(words[first:]), tuple(spans[first:]))
 
 
 def _leads_to_run(words: list[str]) -> bool:
@@ -97,6 +105,8 @@ def _leads_to_run(words: list[str]) -> bool:
 def _client_at(words: list[str]) -> int:
     """Return the position of an engine's client; -1 if other programs come first."""
     for place, word in enumerate(words):
+        if VARIABLE_SETTING.fullmatch(word):
+            continue
         name = PurePosixPath(word).name
         if name in ENGINES:
             return place
@@ -105,8 +115,13 @@ def _client_at(words: list[str]) -> int:
     return -1
 
 
-def given_options(words: tuple[str, ...], manual: str) -> tuple[tuple[str, ...], str]:
-    """Return the names of the options of `run`, and the image that follows them.
+def _unset(words: list[str]) -> list[str]:
+    """Return the words that set no variable."""
+    return [word for word in words if not VARIABLE_SETTING.fullmatch(word)]
+
+
+def given_options(words: tuple[str, ...], manual: str) -> tuple[tuple[str, ...], int]:
+    """Return the names of the options of `run`, and the place of the image that follows them.
 
     `manual` is what `run --help` prints: an option with a type takes a value.
     """
@@ -114,23 +129,23 @@ def given_options(words: tuple[str, ...], manual: str) -> tuple[tuple[str, ...],
     valued = {f"--{name}" for _, name, kind in found if kind} | _HIDDEN
     valued |= {f"-{letter}" for letter, _, kind in found if letter and kind}
     names: list[str] = []
-    rest = iter(words)
-    for word in rest:
+    rest = iter(enumerate(words))
+    for at, word in rest:
         if not word.startswith("-"):
-            return tuple(names), word
+            return tuple(names), at
         name, is_joined, _ = word.partition("=")
         if word.startswith("--"):
             names.append(name)
             if not is_joined and name in valued:
-                next(rest, "")
+                next(rest, None)
             continue
         for place, letter in enumerate(name[1:], start=2):
             names.append(f"-{letter}")
             if f"-{letter}" in valued:
                 if place == len(word):
-                    next(rest, "")
+                    next(rest, None)
                 break
-    return tuple(names), ""
+    return tuple(names), len(words)
 
 
 def name_of(client: tuple[str, ...]) -> str:
@@ -281,13 +296,13 @@ class EngineLine(Line):
             Command(argv=(*self.client, "run", "--help")),
             timeout_s=_ANSWER_S,
         ).stdout
-        names, image = given_options(call.words, manual)
+        names, place = given_options(call.words, manual)
+        image = "".join(call.words[place : place + 1])
         _require_timed(self.client[-1], names)
         is_known = _IMAGE.fullmatch(image) is not None
         if request.options.lockstep:
             _require_together(names)
-            of_options = call.words[: call.words.index(image)] if is_known else call.words
-            _require_path(names, of_options, is_known=is_known)
+            _require_path(names, call.words[:place], is_known=is_known)
         prepared = Line.prepare(self, request)
         if not is_known or "--pull" in names:
             return prepared

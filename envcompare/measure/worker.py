@@ -343,7 +343,7 @@ class Worker:
         if line is None:
             hint = f"it hangs or waits for something: read {self.log_name} in the run folder"
             if script:
-                hint += "; if no PyTorch optimizer steps in it, name a function with --step"
+                hint += "; if it takes no such steps, name a function with --step"
             raise self._fault(
                 "process",
                 f"{_LATE.get(op, f'no answer to `{op}` within')} {limit_s:.0f} s",

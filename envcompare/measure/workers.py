@@ -39,7 +39,8 @@ _OTHER_LOSS = (
     "vm; else give both arms the same device, data and library versions"
 )
 _OTHER_TRAINING = (
-    "let both scripts train the same model with the same batch sizes, or leave --lockstep out"
+    "let both scripts train the same model with the same batch sizes, or time whole processes: "
+    "leave --lockstep out"
 )
 _PARTS_OF_WORK = ("batch", "device", "code_hash", "data_hash", "params")
 
@@ -377,13 +378,15 @@ class CellWorkers:
         for arm in self.arms:
             hello = self._as_compared(arm, self.roster.hellos[arm])
             expected = self._as_compared(arm, reference)
+            if self.context.is_line:
+                failure = _other_training(arm, hello.params, expected.params)
+                if failure is not None:
+                    self.drop(arm, failure)
+                continue
             for key in _PARTS_OF_WORK:
                 here, there = getattr(hello, key), getattr(expected, key)
-                if here != there and not (key == "device" and self.context.is_line):
-                    failure = _other_work(arm, f"{key} differs", f"{here!r}, not {there!r}")
-                    if self.context.is_line:
-                        failure = _other_training(arm, hello.params, expected.params)
-                    self.drop(arm, failure)
+                if here != there:
+                    self.drop(arm, _other_work(arm, f"{key} differs", f"{here!r}, not {there!r}"))
                     break
 
     def _as_compared(self, arm: str, hello: Hello) -> Hello:
@@ -456,11 +459,14 @@ def _other_work(arm: str, what: str, details: str) -> Failure:
     )
 
 
-def _other_training(arm: str, here: Values, there: Values) -> Failure:
-    names = [name for name in {**there, **here} if here.get(name) != there.get(name)]
-    what = f"{' and '.join(names)} differ"
-    details = "; ".join(f"{name}: {here.get(name)}, not {there.get(name)}" for name in names)
-    return replace(_other_work(arm, what, details), hint=_OTHER_TRAINING)
+def _other_training(arm: str, here: Values, there: Values) -> Failure | None:
+    """Return in what the steps of two scripts differ; None if in nothing that both tell."""
+    names = [name for name in there if name in here and here[name] != there[name]]
+    if not names:
+        return None
+    details = "; ".join(f"{name}: {here[name]}, not {there[name]}" for name in names)
+    failure = _other_work(arm, f"{' and '.join(names)} differ", details)
+    return replace(failure, hint=_OTHER_TRAINING)
 
 
 def _one_cpu_caution(hello: Hello) -> str:

@@ -14,7 +14,6 @@ from envcompare.run_folder.records import (
     Count,
     FingerprintValue,
     ProcessRun,
-    Scalar,
 )
 from envcompare.run_folder.results import RunFolder, json_bytes
 from envcompare.text import masked
@@ -39,7 +38,6 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     tool_version: str
     facts: dict[str, FingerprintValue]
-    identity: dict[str, Scalar] = {}
     processes: tuple[CapturedProcess, ...]
     control: tuple[CapturedProcess, ...]
     schema: Literal[2] = SCHEMA
@@ -77,7 +75,6 @@ def capture_of(folder: RunFolder) -> Capture:
         created=run.created,
         tool_version=run.tool_version,
         facts=read[0].facts,
-        identity=read[0].identity,
         processes=series[first][:MOST_PROCESSES],
         control=series[second][:MOST_PROCESSES],
     )

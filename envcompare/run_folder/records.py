@@ -511,3 +511,42 @@ class FactDifference(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     remedy: Annotated[str, Meta(description="what tells its part from the environment's")] = ""
     part_of: Annotated[str, Meta(description="the key of the difference that includes it")] = ""
+
+
+class ProofShare(msgspec.Struct, frozen=True, kw_only=True):
+    """The share of the gap between two lines that a change closes; 1 is all of it."""
+
+    value: float
+    low: Annotated[float, Meta(description="of its 95 % interval")]
+    high: float
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """The slow line with one or more properties of the fast line, in a search or its end."""
+
+    keys: tuple[str, ...]
+    what: Annotated[str, Meta(description="such as: the limit nofile 20000 → 1024")]
+    line: Annotated[str, Meta(description="as it was run, without secrets")]
+    share: ProofShare | None = None
+    failed: Annotated[str, Meta(description="why it has no share")] = ""
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """proof.json: what was changed to find the cause of a difference between two lines."""
+
+    arm: Annotated[str, Meta(description="whose comparison with the reference it explains")]
+    slow: Annotated[str, Meta(description="the line that was changed")]
+    outcome: Annotated[
+        Literal["cause", "contributes", "not-proven", "none"],
+        Meta(
+            description="cause: more than half of the gap in fresh rounds, whole interval; "
+            "contributes: more than the placebo; none: nothing tried closes much"
+        ),
+    ]
+    confirmed: Trial | None = None  # in fresh rounds
+    placebo: ProofShare | None = None  # in the same rounds
+    mend: str = ""
+    cost: Annotated[str, Meta(description="in safety")] = ""
+    tried: tuple[Trial, ...] = ()
+    runs: Annotated[tuple[str, ...], Meta(description="folders, below that of the run")] = ()
+    schema: Literal[2] = SCHEMA

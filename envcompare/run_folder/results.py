@@ -44,11 +44,13 @@ from envcompare.run_folder.records import (
     ArmRecord,
     Event,
     FingerprintRecord,
+    Proof,
     RunRecord,
     Sample,
 )
 from envcompare.text import parse_toml, shortened, visible_line
 
+PROOF = "proof.json"
 _PROFILES = "profiles"
 _ROOFS = "roofs"
 # Errors from decoding content that is not such a record.
@@ -311,6 +313,11 @@ class RunFolder:
                 hint="restore the file from a copy, or measure or import again",
             )
         return run
+
+    def read_proof(self) -> Proof | None:
+        """Read what was proven of a cause; None if nothing was tried. Raises as `read_run`."""
+        is_there = (self.path / PROOF).is_file()
+        return self.read_json(PROOF, Proof) if is_there else None
 
     def read_fingerprints(self) -> tuple[FingerprintRecord, ...]:
         """Read the first fingerprint of each arm in each cell, sorted by path."""

@@ -190,6 +190,14 @@ class TestInContainers:
         assert "The lines differ: nofile=1024:20000 → nofile=20000:20000." in text
         assert "1. the limit nofile 1024 → 20000." in text
         assert "Try: `docker run --ulimit nofile=VALUE`." in text
+        done = why(tmp_path, "--budget", "90", "--prove", *lines)
+        text = " ".join(done.stdout.split())
+        assert "The cause, proven by changing it: the limit nofile 20000 → 1024." in text
+        assert "To mend it: docker run --ulimit nofile=1024 …." in text
+        assert done.folder is not None
+        trials = [json.loads(path.read_text()) for path in done.folder.glob("trials/*/run.json")]
+        assert all(containers(trial["run_id"]) == [] for trial in trials)
+        assert any(arm["id"] == "placebo" for trial in trials for arm in trial["arms"])
         assert done.folder is not None
         assert containers(done.folder.name) == []
 
@@ -246,7 +254,7 @@ class TestInContainers:
         assert done.exit_code == 3
         assert hint in done.stdout
 
-    @pytest.mark.parametrize("starter", ["", "env A=1 sudo -E "])
+    @pytest.mark.parametrize("starter", ["", "env A=1 sudo "])
     def test_interrupted_line_leaves_no_container(self, tmp_path: Path, starter: str) -> None:
         """Nor does a process of the line go on after the second Ctrl-C."""
         if starter:

@@ -12,13 +12,14 @@ from envcompare.analysis.two_runs import CombinedRuns, GatedRun, RunChange
 from envcompare.doctor.checks import Examination
 from envcompare.run_folder.captures import Capture
 from envcompare.run_folder.profiles import ProfileRecord, Roofs
-from envcompare.run_folder.records import Event, FingerprintRecord, RunRecord, Sample
+from envcompare.run_folder.records import Event, FingerprintRecord, Proof, RunRecord, Sample
 
 _TYPES = {
     "run": RunRecord,
     "samples": Sample,  # one line of samples.jsonl
     "events": Event,  # one line of events.jsonl
     "fingerprint": FingerprintRecord,
+    "proof": Proof,
     "capture": Capture,  # of `envcompare capture`
     "profile": ProfileRecord,
     "roofs": Roofs,

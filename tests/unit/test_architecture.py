@@ -23,7 +23,7 @@ LAYERS = (
     ("cli",),
     ("runner", "report", "doctor", "importing"),
     ("hosts",),
-    ("measure", "analysis"),
+    ("measure", "analysis", "proof"),
     ("profilers",),
     ("environments",),
     ("stack",),

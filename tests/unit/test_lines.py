@@ -63,8 +63,9 @@ Options:
         ("/usr/bin/docker container run app", "/usr/bin/docker container run", ("app",)),
         ("docker run -v $(pwd):/w app", "docker run", ("-v", "______:/w", "app")),
         ("docker run>log app", "docker run", (">", "log", "app")),
+        ("DATA=/srv/docker docker run app", "DATA=/srv/docker docker run", ("app",)),
         ("sudo docker run app", "sudo docker run", ("app",)),
-        ("time sudo -E docker run app", "time sudo -E docker run", ("app",)),
+        ("time sudo -n docker run app", "time sudo -n docker run", ("app",)),
         ("env A=1 nice -n 5 docker run app", "env A=1 nice -n 5 docker run", ("app",)),
         ("docker run\\\n --rm app", "docker run", ("--rm", "app")),
         ("docker run \\\n  --rm \\\n app 'a;b'", "docker run", ("--rm", "app", "a;b")),
@@ -79,6 +80,8 @@ def test_call_of_an_engine_is_found_with_its_position(
     assert call is not None
     assert line[: call.position] == before
     assert call.words == words
+    parts = [line[begin:end].replace("$(pwd)", "______") for begin, end in call.spans]
+    assert [shlex.split(part) for part in parts] == [[word] for word in words]
 
 
 @pytest.mark.parametrize(
@@ -98,6 +101,9 @@ def test_call_of_an_engine_is_found_with_its_position(
         "(docker run app)",
         "cd x && docker run app",
         "sudo -u bob docker run app",
+        "sudo -ubob podman run app",
+        "sudo -E docker run app",
+        "env -i docker run app",
         "time -p sleep 1 docker run app",
         "env DOCKER_HOST=ssh://far docker run app",
         "docker run 'app",
@@ -126,7 +132,9 @@ def test_manual_separates_options_from_the_image(
     text: str, manual: str, names: tuple[str, ...], image: str
 ) -> None:
     """An option that the client describes with a type takes the next word."""
-    assert given_options(tuple(shlex.split(text)), manual) == (names, image)
+    words = tuple(shlex.split(text))
+    found, place = given_options(words, manual)
+    assert (found, words[place : place + 1]) == (names, (image,) if image else ())
 
 
 def test_line_of_an_engine_gets_only_what_finds_its_container() -> None:
@@ -187,10 +195,10 @@ def test_program_in_a_container_gets_the_probe_and_its_gate() -> None:
 def test_options_that_hinder_steps_are_refused(text: str, brief: str) -> None:
     """Those of the container only, not those of the script."""
     words = tuple(shlex.split(text))
-    names, image = given_options(words, f"{DOCKER}{NAMED}")
+    names, place = given_options(words, f"{DOCKER}{NAMED}")
     with pytest.raises(UnusableError, match=brief) if brief else nullcontext():
         _require_together(names)
-        _require_path(names, words, is_known=not image.startswith("$"))
+        _require_path(names, words, is_known=not words[place].startswith("$"))
 
 
 def test_plain_line_with_steps_keeps_its_own_pythonpath() -> None:
@@ -258,8 +266,10 @@ def test_lines_that_cannot_be_compared_are_refused(lines: tuple[str, ...], brief
 
 def test_engine_call_names_the_program_without_its_folder() -> None:
     """It is looked up by that name to find and remove the container."""
-    assert engine_call("/opt/bin/podman run app") == EngineCall(("podman",), 19, ("app",))
-    call = engine_call("sudo -E docker run app")
+    assert engine_call("/opt/bin/podman run app") == EngineCall(
+        ("podman",), 19, ("app",), ((20, 23),)
+    )
+    call = engine_call("X=/usr/bin/sudo sudo docker run app")
     assert call is not None
     assert (call.client, name_of(call.client)) == (("sudo", "-n", "docker"), "sudo-docker-line")
     assert {"line", *map(name_of, CLIENTS)} < set(ALL_ENVIRONMENTS)

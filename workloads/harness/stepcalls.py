@@ -7,10 +7,12 @@ import inspect
 import sys
 import threading
 import time
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any, Callable, Optional
 
 _LOOK_S = 0.002
+_LATER_LOOK_S = 0.05  # of a process that has not called it for so long
+_SOON_S = 60.0
 
 
 class Calls:
@@ -29,6 +31,7 @@ class Calls:
         self._refuse = refuse
         self._main = threading.get_ident()
         self._is_inside = False
+        self._is_begun = False  # the call that was running when it was found has ended
         self._ended_ns = time.monotonic_ns()
 
     def watch(self) -> None:
@@ -36,9 +39,16 @@ class Calls:
         threading.Thread(target=self._look, daemon=True).start()
 
     def _look(self) -> None:
-        while not self._is_running(sys._current_frames().get(self._main)):  # noqa: SLF001
-            time.sleep(_LOOK_S)
-        self._replace()
+        began_s = time.monotonic()
+        try:
+            while not (self._is_running(self._frame()) and self._replace()):
+                is_soon = time.monotonic() - began_s < _SOON_S
+                time.sleep(_LOOK_S if is_soon else _LATER_LOOK_S)
+        except Exception as error:  # noqa: BLE001  of the script's own objects
+            self._refuse(f"{self._module}:{'.'.join(self._path)} cannot be replaced: {error!r}")
+
+    def _frame(self) -> Optional[FrameType]:
+        return sys._current_frames().get(self._main)  # noqa: SLF001
 
     def _is_running(self, frame: Optional[FrameType]) -> bool:
         while frame is not None:
@@ -48,28 +58,36 @@ class Calls:
             frame = frame.f_back
         return False
 
-    def _replace(self) -> None:
-        owner: Any = sys.modules[self._module]
+    def _replace(self) -> bool:
+        """Count its calls from now on; return whether there is something of that name."""
+        owner: Any = sys.modules.get(self._module)
         for name in self._path[:-1]:
             owner = getattr(owner, name, None)
         held = inspect.getattr_static(owner, self._path[-1], None)
-        function = getattr(held, "__func__", held)  # of a static or a class method
+        if held is None:  # not yet, or it is of a function that runs
+            return False
+        function = held.__func__ if isinstance(held, (staticmethod, classmethod)) else held
         why = _unusable(function)
         if why:
             self._refuse(f"{self._module}:{'.'.join(self._path)} {why}")
-            return
         counting = self._counting(function)
         setattr(owner, self._path[-1], counting if held is function else type(held)(counting))
         for module in list(sys.modules.values()):  # which may have imported it by its name
-            for name, value in list(getattr(module, "__dict__", {}).items()):
+            # a module that is to be loaded later would be loaded by any other access
+            for name, value in list(object.__getattribute__(module, "__dict__").items()):
                 if value is function:
                     setattr(module, name, counting)
+        return True
 
     def _counting(self, function: Any) -> Any:  # noqa: ANN401  any callable
         @functools.wraps(function)
         def call(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
             if self._is_inside or threading.get_ident() != self._main:
                 return function(*arguments, **options)
+            if not self._is_begun:
+                if self._is_running(sys._getframe(1)):  # noqa: SLF001
+                    return function(*arguments, **options)
+                self._is_begun = True
             self._is_inside = True
             try:
                 result = function(*arguments, **options)
@@ -85,8 +103,8 @@ class Calls:
 
 def _unusable(function: Any) -> str:  # noqa: ANN401  whatever the name stands for
     """Return why calls of what a name stands for are no steps; empty if they may be."""
-    if not callable(function) or inspect.isclass(function):
-        return "is not a function"
+    if not isinstance(function, FunctionType):
+        return "is not a function that is written in Python"
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         return "is asynchronous: its call returns before the work"
     if inspect.isgeneratorfunction(function):

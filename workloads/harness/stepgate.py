@@ -151,7 +151,9 @@ class Steps:
         groups = (group for one in list(self._numbers) for group in one.param_groups)
         data: Any = sys.modules.get("torch.utils.data")
         kind = getattr(data, "DataLoader", ())
-        loaders = [one.batch_size for one in gc.get_objects() if isinstance(one, kind)]
+        # `isinstance` would ask what a proxy stands for
+        found = (one for one in gc.get_objects() if issubclass(type(one), kind))
+        loaders = [getattr(one, "batch_size", None) for one in found]
         return {
             "parameters": sum(one.numel() for group in groups for one in group["params"]),
             "batch sizes of loaders": ", ".join(sorted(map(str, loaders))),
@@ -288,7 +290,7 @@ class Gate:
                 if not self._untimed:
                     self._begin_block()
                 return
-            facts = self._describe() if request["op"] == "facts" else {}
+            facts = attempt(self._describe) or {} if request["op"] == "facts" else {}
             self._send({"op": request["op"], "ok": True, "steps": self._steps, "facts": facts})
             if request["op"] == "end":
                 self._tasks.resume()

@@ -21,7 +21,6 @@ from typing import Any, Callable, Dict, Optional
 from harness.attempts import attempt
 from harness.facts.cgroups import limits, read_text
 from harness.facts.machine import machine
-from harness.facts.otherprocess import process_facts, python_facts, software_facts
 from harness.failures import (
     ExhaustedError,
     PhaseError,
@@ -47,10 +46,11 @@ _NO_STEP_HINT = (
     "that reads PYTHONPATH (no -I, -E or -S); with SELinux add --security-opt label=disable"
 )
 _NO_CALL_HINT = (
-    "no call of {} was seen in the main thread: write __main__ for the script itself, and name a "
-    "function that runs more than 6 times and is looked up by its name"
+    "too few calls of {} were seen in the main thread: write __main__ for the script itself, and "
+    "name a function that runs often, takes most of the time, and is looked up by its name"
 )
-_MORE_HINT = "train for more steps or epochs, or leave --lockstep out"
+_MORE_HINT = "train for more steps or epochs, or time whole processes: no --lockstep, no --step"
+_WHOLE_HINT = "time whole processes: leave --lockstep and --step out"
 _LOG_HINT = "see its output in the log"
 _FAILED_HINT = "it failed by itself: see its output in the log"
 _CHUNK_BYTES = 1 << 16
@@ -174,12 +174,7 @@ class Stepper:
         process = self._alive()
         with phase("step"):
             answer = process.ask(request)
-        found = self._outside()
-        if read_text(f"/proc/{process.pid}/maps"):  # else this login may not read it
-            found.update(process_facts(process.pid))
-            found.update(python_facts(process.pid))
-            found.update(software_facts(process.pid))
-        known = {key: value for key, value in found.items() if value is not None}
+        known = {key: value for key, value in self._outside().items() if value is not None}
         found = {**answer["facts"], **known}
         path = str(found.pop("env.PYTHONPATH", ""))
         own = [one for one in path.split(os.pathsep) if one and not one.endswith("harness/probe")]
@@ -271,7 +266,7 @@ class _Process:
         self._send({"op": "taken"})
         first = self._receive()
         if not first["ok"]:
-            raise ProcessError(first["why"], hint="leave --lockstep out")
+            raise ProcessError(first["why"], hint=_WHOLE_HINT)
         self.step_ns, self.device, self.work = first["step_ns"], first["device"], first["work"]
 
     def ask(self, request: Dict[str, Any]) -> Dict[str, Any]:
@@ -333,7 +328,7 @@ class _Process:
                 raise self._ended()
         if self._gate is not None and self._listener in ready:  # a second process takes steps
             self._listener.accept()[0].close()
-            raise ProcessError(SEVERAL, hint="leave --lockstep out")
+            raise ProcessError(SEVERAL, hint=_WHOLE_HINT)
 
     def _ended(self, *, is_fault: bool = True) -> ProcessError:
         try:

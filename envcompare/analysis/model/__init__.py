@@ -28,6 +28,7 @@ from envcompare.run_folder.records import (
     Goal,
     HostGroup,
     IdentityChange,
+    Proof,
     Scalar,
 )
 
@@ -578,6 +579,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     identity_changes: tuple[IdentityChange, ...] = ()  # measured despite these, after a resumption
     torn_lines: int = 0
     duration_s: float | None = None
+    proof: Proof | None = None  # of the cause of a difference between lines
     schema: Literal[2] = SCHEMA
 
     def reference_in(self, cell: str) -> str:

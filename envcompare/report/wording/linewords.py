@@ -12,6 +12,7 @@ from envcompare.fingerprint import CONTAINER_START, fact, holds_for
 from envcompare.fingerprint.evidence import likelihood_in_lines
 from envcompare.fingerprint.sentences import describe
 from envcompare.report.wording import duration
+from envcompare.report.wording.proofwords import proof_texts
 from envcompare.report.wording.verdicts import MOVED
 from envcompare.run_folder.records import CAPTURED, FactDifference, FingerprintValue
 from envcompare.text import counted, shortened, visible
@@ -55,9 +56,13 @@ def line_causes(run: RunComparison, comparisons: Iterable[Comparison]) -> tuple[
     before = arms[run.reference_of(arm.arm)].reference
     words = _changed_words(before, arm.reference)
     texts = [f"The lines differ: {words}." if words else "The lines are equal."]
-    if CAPTURED in {one.environment for one in run.arms}:
+    if CAPTURED in {arm.environment, arms[run.reference_of(arm.arm)].environment}:
         texts = []
     texts += _start_sentence(decided[0], arms[run.reference_of(arm.arm)], arm)
+    if run.proof is not None and run.proof.arm == arm.arm:
+        texts += proof_texts(run.proof)
+        if run.proof.outcome in {"cause", "contributes"}:
+            return tuple(map(visible, texts))
     shown, are_read = line_candidates(run, decided[0])
     if not are_read:
         texts.append(_NOT_READ)

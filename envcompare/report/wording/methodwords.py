@@ -208,7 +208,8 @@ def scope_text(run: RunComparison) -> str:
 
     With several sessions, include the number of days.
     """
-    if any(arm.environment == CAPTURED for arm in run.arms):
+    captured = {arm.arm for arm in run.arms if arm.environment == CAPTURED}
+    if captured and all({one.arm, run.reference_in(one.cell)} & captured for one in run.compared):
         return "measured at different times, perhaps on different machines"
     hosts = {cell.host for cell in run.cells}
     where = "on these hosts" if len(hosts) > 1 else "on this host"

@@ -56,6 +56,12 @@ class Solver:
     def bound(self, number):
         return Solver.fixed(number)
 
+    def within(self, number, depth=0):
+        return self.within(number, depth + 1) if depth < 9 else Solver.fixed(number)
+
+fixed = Solver.fixed
+shared = Solver().bound
+
 for number in range(1, 10**7):
     {call}
 """
@@ -126,6 +132,7 @@ def test_work_of_a_step_is_told(begin: Begin, tmp_path: Path) -> None:
         ("__main__:solve", "solve(number)"),
         ("__main__:Solver.fixed", "Solver().bound(number)"),
         ("__main__:Solver.bound", "Solver().bound(number)"),
+        ("__main__:Solver.within", "Solver().within(number)"),
         ("solving:twice", "twice(solve, number)"),
     ],
 )
@@ -144,18 +151,42 @@ def test_calls_of_a_named_function_are_steps(
     assert worker.ask("facts")["fingerprint"]["threads.alive"] == 1  # nothing of ours is left
 
 
-def test_function_whose_call_is_no_step_is_refused(begin: Begin, tmp_path: Path) -> None:
-    """A generator has done nothing when its call returns."""
+@pytest.mark.parametrize(
+    ("name", "call", "why"),
+    [
+        ("asynchronous", "list(asynchronous(number))", "is a generator"),
+        ("bound", "shared(number)", "is not a function that is written in Python"),
+    ],
+)
+def test_function_whose_call_is_no_step_is_refused(
+    begin: Begin, tmp_path: Path, name: str, call: str, why: str
+) -> None:
+    """A generator has done nothing when its call returns, and a bound method is no function."""
     (tmp_path / "solving.py").write_text("twice = None\n")
-    worker = begin(CALLS.replace("{call}", "list(asynchronous(number))"))
-    failed = greet(worker, tmp_path, "__main__:asynchronous")["error"]
-    assert "__main__:asynchronous is a generator" in failed["brief"]
+    worker = begin(CALLS.replace("{call}", call).replace("shared = ", "shared = bound = "))
+    failed = greet(worker, tmp_path, f"__main__:{name}")["error"]
+    assert f"__main__:{name} {why}" in failed["brief"]
+
+
+def test_facts_from_inside_load_no_module_of_the_script(begin: Begin, tmp_path: Path) -> None:
+    """One of its files may have the name of a module that reading them needs."""
+    for name in ("platform", "resource", "sysconfig"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')\n")
+    (tmp_path / "solving.py").write_text("twice = None\n")
+    worker = begin(CALLS.replace("{call}", "solve(number)"), HF_HOME="/x")
+    greet(worker, tmp_path, "__main__:solve")
+    worker.ask("gen", seed=1, pad=0)
+    facts = worker.ask("facts")["fingerprint"]
+    assert facts["env.HF_HOME"] == "set"
+    assert facts["python.version"].count(".") == 1
+    assert facts["programs"]
+    assert worker.ask("run", k=2)["ok"]
 
 
 def test_script_without_calls_of_the_function_is_reported(begin: Begin, tmp_path: Path) -> None:
     """With how to name one."""
     failed = greet(begin("print()"), tmp_path, "train:step")["error"]
-    assert "no call of train:step was seen" in failed["hint"]
+    assert "too few calls of train:step were seen" in failed["hint"]
 
 
 def test_program_that_takes_no_step_is_reported(begin: Begin, tmp_path: Path) -> None:
@@ -172,7 +203,7 @@ def test_script_that_trains_in_several_processes_is_refused(begin: Begin, tmp_pa
     worker = begin(TRAINS.replace("{optimizers}", PLAIN), WORLD_SIZE="2")
     failed = greet(worker, tmp_path)["error"]
     assert "trains in several processes" in failed["brief"]
-    assert "leave --lockstep out" in failed["hint"]
+    assert "leave --lockstep and --step out" in failed["hint"]
 
 
 def test_program_keeps_its_own_start_up_code_and_modules(begin: Begin, tmp_path: Path) -> None:

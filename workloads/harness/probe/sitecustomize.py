@@ -35,18 +35,33 @@ def _watch(folder: str, *, harness: str) -> None:
 
     def describe() -> Dict[str, Any]:
         with _own_modules(harness):
-            from harness.facts.inside import fingerprint  # noqa: PLC0415
-
-            device = "cuda" if "torch" in sys.modules and _is_on_gpu() else "cpu"
-            return fingerprint(threads=None, device=device)
+            with _only_of_python():
+                from harness.facts import inside, otherprocess  # noqa: PLC0415
+            torch = sys.modules.get("torch")
+            is_on_gpu = torch is not None and torch.cuda.is_initialized()
+            pid = os.getpid()
+            return {
+                **inside.fingerprint(threads=None, device="cuda" if is_on_gpu else "cpu"),
+                **otherprocess.process_facts(pid),
+                **otherprocess.python_facts(pid),
+                **otherprocess.software_facts(pid),
+            }
 
     with _own_modules(harness):
         from harness import stepgate  # noqa: PLC0415
     stepgate.watch(folder, describe)
 
 
-def _is_on_gpu() -> bool:
-    return bool(sys.modules["torch"].cuda.is_initialized())
+@contextlib.contextmanager
+def _only_of_python() -> Iterator[None]:
+    """Let imports find our modules and Python's, and no file of the user's with such a name."""
+    kept = sys.path[:]
+    library = os.path.dirname(os.__file__)
+    sys.path[1:] = [one for one in kept[1:] if one in (library, f"{library}/lib-dynload")]
+    try:
+        yield
+    finally:
+        sys.path[:] = kept
 
 
 @contextlib.contextmanager

@@ -1,0 +1,69 @@
+"""Sentences about a proof: what closes the gap between two lines, and what does not."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from envcompare.run_folder.records import Proof, ProofShare, Trial
+from envcompare.text import first_few, shortened
+
+_SMALL: Final = 0.25  # a share surely below this is not the cause
+_MOST_OF_CHANGE: Final = 120  # characters
+_MOST_NAMED: Final = 4
+_HEADS: Final = {
+    "cause": "The cause, proven by changing it: ",
+    "contributes": "A part of the cause, proven by changing it: ",
+    "not-proven": "Likeliest cause, not proven: ",
+}
+
+
+def proof_texts(proof: Proof) -> list[str]:
+    """Return what was proven, how to mend it, and what is not the cause."""
+    texts = [_result(proof)]
+    if proof.mend and proof.outcome in {"cause", "contributes"}:
+        cost = f" What it costs: {proof.cost}." if proof.cost else ""
+        texts.append(f"To mend it: {proof.mend}.{cost}")
+    found = set(proof.confirmed.keys if proof.confirmed else ())
+    others = [one for one in proof.tried if found.isdisjoint(one.keys)]
+    small = [one for one in others if one.share is not None and one.share.high < _SMALL]
+    if small:
+        most = max(one.share.high for one in small if one.share is not None)
+        texts.append(f"Not the cause: {_named(small)}; it closes at most {_percent(most)}.")
+    failed = [one for one in others if one.failed]
+    texts += (f"Not tried: {_named([one])}: {one.failed}." for one in failed)
+    return texts
+
+
+def _result(proof: Proof) -> str:
+    confirmed = proof.confirmed
+    if confirmed is None:
+        highs = [one.share.high for one in proof.tried if one.share is not None]
+        if not highs:
+            return "No property in which the lines differ can be changed by envcompare."
+        return (
+            f"Nothing that envcompare can change closes more than {_percent(max(highs))} of the "
+            "difference."
+        )
+    what = _HEADS[proof.outcome] + shortened(confirmed.what, most=_MOST_OF_CHANGE)
+    if confirmed.share is None:
+        return f"{what}. The changed line was not measured: {confirmed.failed or 'too few rounds'}."
+    text = f"{what}. In fresh rounds it closes {_share(confirmed.share)} of the difference"
+    if proof.placebo is not None:
+        text += f"; a change without effect closes {_share(proof.placebo)}"
+    return f"{text}. A longer --budget may decide." if proof.outcome == "not-proven" else f"{text}."
+
+
+def _named(trials: list[Trial]) -> str:
+    return first_few(
+        [shortened(one.what, most=_MOST_OF_CHANGE) for one in trials], most=_MOST_NAMED
+    )
+
+
+def _share(share: ProofShare) -> str:
+    return f"{_percent(share.value)} ({100 * share.low:.0f} to {_percent(share.high)})".replace(
+        "-", "−"
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %".replace("-", "−")
