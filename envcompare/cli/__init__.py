@@ -44,7 +44,7 @@ from envcompare.errors import (
     as_known,
     unexpected,
 )
-from envcompare.text import age_text, counted, escaped_json, is_masked, masked, visible
+from envcompare.text import age_text, counted, escaped_json, is_masked, masked, shortened, visible
 
 if TYPE_CHECKING:
     from envcompare.analysis.compare import ArmProgress, CellStatus, RunStatus
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from envcompare.transport.hosts import HostSpec
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_MOST_OF_LINE = 1000  # characters
 _OTHER_WORK, _UNDECIDED = 6, 7  # exit codes of `why`
 _DECIDED = ("slower", "faster", "equivalent")
 _CLIENT = (
@@ -334,9 +335,11 @@ def _proven(
     from envcompare.run_folder.results import PROOF
 
     def measure(
-        lines: tuple[str, ...], rounds: int | None, limit_s: float, out: Path
+        lines: tuple[str, ...],
+        rounds: int | None,
+        **settings: Any,  # noqa: ANN401
     ) -> tuple[RunComparison, RunFolder]:
-        given = {**values, "out": str(out), "budget": limit_s}
+        given = {**values, **settings, "target": None}
         _, found, trial = _measure_lines(lines, given, display, most_rounds=rounds, is_shown=False)
         return found, trial
 
@@ -371,7 +374,7 @@ def _measure_lines(
     with locked(folder.path, by="run"):
         job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
         for arm in experiment.arms:
-            display.say(f"{arm.id}: {masked(arm.reference)}")
+            display.say(f"{arm.id}: {shortened(masked(arm.reference), most=_MOST_OF_LINE)}")
             if not arm.traits.programs and CONTAINERS.search(arm.reference):
                 display.say(f"  {_CLIENT}")
         return (*_measured(job, is_shown=is_shown), folder)

@@ -120,6 +120,7 @@ IMPORT = (
     ),
 )
 SUFFIX = ".capture"
+_NAMES_CAPTURE = re.compile(rf"\S+{re.escape(SUFFIX)}")
 _NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 _STEP = re.compile(f"{_NAME}:{_NAME}")
 _NAMED_LINE = re.compile(r"([a-z][a-z0-9-]*)=(.*)", re.DOTALL)
@@ -246,7 +247,8 @@ LINES = (
     click.option(
         "--step",
         metavar="MODULE:FUNCTION",
-        help="Compare calls of a Python function, as in __main__:predict; implies --lockstep.",
+        help="Compare the time from one call of a Python function to the next, as in "
+        "__main__:predict; implies --lockstep.",
     ),
     click.option(
         "--prove",
@@ -397,7 +399,7 @@ def line_settings(
                 f"the line {text!r} is empty" if not line.strip() else f"two lines are {name!r}",
                 hint="give each line its own name, as in 'fast=python train.py'",
             )
-        if line.endswith(SUFFIX) and Path(line).is_file():
+        if _NAMES_CAPTURE.fullmatch(line) and not engine_call(line):
             path = Path(line).absolute()
             captured = read_capture(path)
             rounds.append(min(len(captured.processes), len(captured.control)))
@@ -451,6 +453,8 @@ def twice(text: str) -> tuple[str, str]:
     """Return a line, without its name, as two lines to compare."""
     named = _NAMED_LINE.fullmatch(text)
     line = named[2] if named else text
+    if _NAMES_CAPTURE.fullmatch(line):
+        raise ConfigError(f"{line} is a capture already", hint="give the line itself")
     return f"a={line}", f"b={line}"
 
 

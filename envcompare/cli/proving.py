@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Final, Protocol
 
 import msgspec
 
@@ -23,10 +25,24 @@ from envcompare.stats.shares import Unit
 from envcompare.text import Command
 from envcompare.transport import LOCAL, run
 
-TRIALS = "trials"
-_ANSWER_S = 60.0
-Run = Callable[[tuple[str, ...], int | None, float, Path], tuple[RunComparison, RunFolder]]
-"""Measures lines with their names, in at most so many rounds and seconds, below a folder."""
+TRIALS: Final = "trials"
+_ANSWER_S: Final = 60.0
+_PARTS: Final = 8  # of a gap: the margin of its trials
+
+
+class Run(Protocol):
+    """Measures lines with their names, in at most so many rounds, with settings of `why`."""
+
+    def __call__(
+        self,
+        lines: tuple[str, ...],
+        rounds: int | None,
+        *,
+        budget: float,
+        margin: float,
+        out: str,
+    ) -> tuple[RunComparison, RunFolder]:
+        """Return the results and the run folder."""
 
 
 def prove(
@@ -47,6 +63,7 @@ def prove(
             "--prove changes lines and runs them again, which a capture does not allow",
             hint="run both lines on this machine, or leave --prove out",
         )
+    margin = 100 * math.expm1(abs(decided.deciding.log_ratio) / _PARTS)
     fast, slow = (arms[name].reference for name in names)
     call = engine_call(slow)
     client = " ".join(call.client) if call is not None else ""
@@ -57,7 +74,8 @@ def prove(
 
     def measured(lines: dict[str, str], rounds: int | None, limit_s: float) -> Measured:
         words = tuple(f"{name}={line}" for name, line in lines.items())
-        result, trial = measure(words, rounds, limit_s, folder.path / TRIALS)
+        out = str(folder.path / TRIALS)
+        result, trial = measure(words, rounds, budget=limit_s, margin=margin, out=out)
         failed = {one.arm: one.brief for one in result.failures if one.arm}
         path = trial.path.relative_to(folder.path)
         return Measured(units=units(trial.read_samples().samples), failed=failed, folder=str(path))

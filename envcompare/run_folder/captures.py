@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from envcompare.errors import ConfigError, RunFolderError
-from envcompare.files import RECORD_BYTES, read_whole
+from envcompare.files import read_whole
 from envcompare.run_folder.records import (
     SCHEMA,
     Count,
@@ -19,15 +19,18 @@ from envcompare.run_folder.results import RunFolder, json_bytes
 from envcompare.text import masked
 
 MOST_PROCESSES: Final = 50
-_Time = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
+LEAST_PROCESSES: Final = 9  # the first warms up
+MOST_BYTES: Final = 4 << 20  # our largest has 0.1 MiB
+_Time = Annotated[int, msgspec.Meta(ge=1, le=10**18)]
+_CpuTime = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
 
 
 class CapturedProcess(msgspec.Struct, frozen=True, kw_only=True):
     """The times of one process, in ns."""
 
     wall_ns: _Time
-    user_ns: _Time | None = None
-    sys_ns: _Time | None = None
+    user_ns: _CpuTime | None = None
+    sys_ns: _CpuTime | None = None
     max_rss_bytes: Count | None = None
 
 
@@ -46,7 +49,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
 def capture_of(folder: RunFolder) -> Capture:
     """Return the capture of a run that compared a line with itself.
 
-    Raises RunFolderError if too few processes ended.
+    Raises RunFolderError if too few processes ended for a verdict.
     """
     run = folder.read_run()
     first, second = (arm.id for arm in run.arms if not arm.is_control)
@@ -64,10 +67,11 @@ def capture_of(folder: RunFolder) -> Capture:
         for arm in (first, second)
     }
     read = [one for one in folder.read_fingerprints() if one.arm == first]
-    if not read or min(map(len, series.values())) <= 1:
+    count = min(map(len, series.values()))
+    if not read or count < LEAST_PROCESSES:
         raise RunFolderError(
-            f"{folder.path} holds too few processes for a capture",
-            details="the line has to run at least twice",
+            f"the line ran {count} times, too few for a capture",
+            details=f"a verdict needs at least {LEAST_PROCESSES}",
             hint="raise --budget",
         )
     return Capture(
@@ -96,10 +100,13 @@ def write_capture(path: Path, capture: Capture) -> None:
 def read_capture(path: Path) -> Capture:
     """Read a capture; raises ConfigError if the file is none."""
     try:
-        return msgspec.json.decode(read_whole(path, most=RECORD_BYTES), type=Capture)
+        capture = msgspec.json.decode(read_whole(path, most=MOST_BYTES), type=Capture)
+        if min(len(capture.processes), len(capture.control)) < LEAST_PROCESSES:
+            raise msgspec.ValidationError(f"it holds fewer than {LEAST_PROCESSES} processes")
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(
             f"{path} is no capture",
             details=str(error),
-            hint="make one with envcompare capture 'LINE' --output slow.capture",
+            hint="make one with this version's envcompare capture 'LINE' --output slow.capture",
         ) from error
+    return capture

@@ -190,7 +190,13 @@ class TestInContainers:
         assert "The lines differ: nofile=1024:20000 → nofile=20000:20000." in text
         assert "1. the limit nofile 1024 → 20000." in text
         assert "Try: `docker run --ulimit nofile=VALUE`." in text
-        done = why(tmp_path, "--budget", "90", "--prove", *lines)
+        assert done.folder is not None
+        assert containers(done.folder.name) == []
+
+    def test_cause_is_proven_by_changing_the_slow_line(self, tmp_path: Path) -> None:
+        """By an option of the engine, beside a placebo."""
+        slow = f"docker run --ulimit nofile=20000:20000 {BASE} python3 -c '{CLOSES}'"
+        done = why(tmp_path, "--budget", "60", "--prove", slow, slow.replace("=20000:", "=1024:"))
         text = " ".join(done.stdout.split())
         assert "The cause, proven by changing it: the limit nofile 20000 → 1024." in text
         assert "To mend it: docker run --ulimit nofile=1024 …." in text
@@ -198,8 +204,6 @@ class TestInContainers:
         trials = [json.loads(path.read_text()) for path in done.folder.glob("trials/*/run.json")]
         assert all(containers(trial["run_id"]) == [] for trial in trials)
         assert any(arm["id"] == "placebo" for trial in trials for arm in trial["arms"])
-        assert done.folder is not None
-        assert containers(done.folder.name) == []
 
     def test_engine_reports_what_it_made_of_the_line(self, tmp_path: Path) -> None:
         """Facts are those of the process in the container, not of its client."""

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from envcompare.cli.options import line_settings
+from envcompare.cli.options import line_settings, twice
 from envcompare.errors import ConfigError
 from envcompare.run_folder.captures import (
     Capture,
@@ -21,8 +22,8 @@ CAPTURE = Capture(
     created="2026-11-01T00:00:00Z",
     tool_version="0.1.0",
     facts={"cpu.model": "a processor", "cpu.affinity": (0, 1)},
-    processes=(CapturedProcess(wall_ns=5), CapturedProcess(wall_ns=6, user_ns=4)),
-    control=(CapturedProcess(wall_ns=7),) * 3,
+    processes=(CapturedProcess(wall_ns=5), CapturedProcess(wall_ns=6, user_ns=0)) * 5,
+    control=(CapturedProcess(wall_ns=7),) * 12,
 )
 
 
@@ -45,11 +46,12 @@ def test_file_that_is_no_capture_is_refused(tmp_path: Path, text: str) -> None:
     assert "envcompare capture" in str(refused.value.hint)
 
 
-def test_times_below_zero_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wall_ns", [-1, 0])
+def test_times_below_one_are_refused(tmp_path: Path, wall_ns: int) -> None:
     """A file that somebody else has sent may hold anything."""
     path = tmp_path / "bad.capture"
     content = msgspec.to_builtins(CAPTURE)
-    content["control"][0]["wall_ns"] = -1
+    content["control"][0]["wall_ns"] = wall_ns
     path.write_bytes(msgspec.json.encode(content))
     with pytest.raises(ConfigError, match="is no capture"):
         read_capture(path)
@@ -61,7 +63,20 @@ def test_lines_are_measured_as_often_as_the_shortest_capture(tmp_path: Path) -> 
     write_capture(path, CAPTURE)
     settings = line_settings((f"cat {path} -", f"slow={path}"), {})
     assert settings.envs == (f"a=line:cat {path} -", f"slow=captured-line:{path}")
-    assert [table.most_rounds for table in settings.workloads.values()] == [2]
+    assert [table.most_rounds for table in settings.workloads.values()] == [10]
     with pytest.raises(ConfigError, match="holds whole processes"):
         line_settings(("true", str(path)), {"lockstep": True})
-    assert line_settings(("true", "missing.capture"), {}).envs[1] == "b=line:missing.capture"
+    with pytest.raises(ConfigError, match="is no capture"):
+        line_settings(("true", "missing.capture"), {})
+    with pytest.raises(ConfigError, match="is a capture already"):
+        twice(f"slow={path}")
+    assert twice("fast=python x.py") == ("a=python x.py", "b=python x.py")
+
+
+def test_capture_of_too_few_processes_is_refused(tmp_path: Path) -> None:
+    """No budget of `why` would lead to a verdict."""
+    path = tmp_path / "short.capture"
+    write_capture(path, replace(CAPTURE, control=CAPTURE.control[:8]))
+    with pytest.raises(ConfigError) as refused:
+        read_capture(path)
+    assert "fewer than 9 processes" in refused.value.details

@@ -59,9 +59,9 @@ def difference(
         ("python x.py", ("limits.stack", 8 << 20), "ulimit -Ss 8192; python x.py"),
         ("a && b", ("env.MALLOC_ARENA_MAX", "2"), "export MALLOC_ARENA_MAX=2; a && b"),
         (
-            "docker run -e 'OMP_NUM_THREADS=1' app sh -c 'OMP_NUM_THREADS=1'",
+            "docker run -e 'OMP_NUM_THREADS=1' a sh -c 'OMP_NUM_THREADS=1'",
             ("threads.omp", 2),
-            "docker run -e 'OMP_NUM_THREADS=2' --env OMP_NUM_THREADS=2 app sh -c 'OMP_NUM_THREADS=2'",
+            "docker run -e 'OMP_NUM_THREADS=2' --env OMP_NUM_THREADS=2 a sh -c 'OMP_NUM_THREADS=2'",
         ),
         (
             "OMP_NUM_THREADS=1 python x.py",

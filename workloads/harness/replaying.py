@@ -16,8 +16,13 @@ def replayed(path: str, request: Dict[str, Any]) -> Dict[str, Any]:
     Raises ProcessError if the file is gone, or holds fewer processes than are asked for.
     """
     with phase("setup"):
-        with open(path, encoding="utf-8") as file:
-            capture = json.load(file)
+        try:
+            with open(path, encoding="utf-8") as file:
+                capture = json.load(file)
+        except OSError as error:
+            raise ProcessError(
+                f"the capture cannot be read: {error}", hint="put it back there"
+            ) from error
         if request["op"] == "look":
             return {
                 "program": path,

@@ -90,13 +90,12 @@ class Calls:
                 self._is_begun = True
             self._is_inside = True
             try:
-                result = function(*arguments, **options)
-            finally:
+                return function(*arguments, **options)
+            finally:  # a call that raises is one as well
                 self._is_inside = False
-            now_ns = time.monotonic_ns()
-            step_ns, self._ended_ns = now_ns - self._ended_ns, now_ns
-            self._end(step_ns)
-            return result
+                now_ns = time.monotonic_ns()
+                step_ns, self._ended_ns = now_ns - self._ended_ns, now_ns
+                self._end(step_ns)
 
         return call
 

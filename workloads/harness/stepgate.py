@@ -30,7 +30,7 @@ from harness.tasks import Tasks, end_offspring, wake_with_parent
 from harness.wire import encode, parse_request, read_line
 
 _MODULE = "torch.optim.optimizer"
-SEVERAL = "the script trains in several processes"
+SEVERAL = "several processes of the script take steps"
 _HINT = "leave --lockstep out"
 _RESUMED = "torch_dynamo_resume_in_wrapper"
 _OLD = "the script's PyTorch is older than 2.0 and cannot report steps"
@@ -197,6 +197,11 @@ class Gate:
         self._wall: List[int] = []
         self._cpu: List[int] = []
         self._events: List[Any] = []
+        os.register_at_fork(after_in_child=self._leave_to_parent)
+
+    def _leave_to_parent(self) -> None:
+        if self._steps:
+            self._is_open = True
 
     def pass_through(self, step_ns: int, work: Describe = dict) -> None:
         """Return at once within a turn; else wait for the next one.
@@ -230,7 +235,7 @@ class Gate:
         except (FileNotFoundError, ConnectionResetError, BrokenPipeError):
             is_ours = False
         except OSError as error:  # its worker is gone, or this user may not reach it
-            os.write(2, f"envcompare: the gate cannot be reached: {error}\n".encode())
+            self._say(f"the script is ended: its gate cannot be reached: {error!r}")
             self._leave()
         if not is_ours:
             gate.close()
@@ -344,9 +349,10 @@ class Gate:
         assert self._socket is not None
         try:
             line = read_line(self._socket.fileno())
-        except OSError:
-            line = None
-        if line is None:
+        except OSError as error:  # or one that a handler of a signal raised
+            self._say(f"the script is ended: its gate cannot be read: {error!r}")
+            self._leave()
+        if line is None:  # the worker has gone
             self._leave()
         return parse_request(line)
 
@@ -354,8 +360,13 @@ class Gate:
         assert self._socket is not None
         try:
             self._socket.sendall(encode(reply))
-        except OSError:
+        except OSError as error:
+            self._say(f"the script is ended: its gate cannot be written: {error!r}")
             self._leave()
+
+    def _say(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # of the script, which may have closed it
+            os.write(2, f"envcompare: {text}\n".encode())
 
 
 def _new_socket() -> socket.socket:

@@ -27,7 +27,7 @@ from envcompare.analysis.model import (
     TurnTrend,
 )
 from envcompare.analysis.timing import CellData
-from envcompare.run_folder.records import ArmRecord, Design, Measured
+from envcompare.run_folder.records import CAPTURED, ArmRecord, Design, Measured
 from envcompare.stats import DRIFT_LEVEL, turn_trend
 from envcompare.stats.intervals import (
     ALPHA,
@@ -180,6 +180,7 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Pri
         outcome, reason = "inconclusive", outside  # more measuring would decide nothing
     reason = reason or outside
     is_open = outcome == "inconclusive" and not (outside or (control_failed and reason))
+    is_open &= CAPTURED not in {arm.environment, data.reference.environment}  # it has no more
     more = _more_restarts(data, found.headline.implied or settled.interval) if is_open else None
     if outcome == "inconclusive" and data.stopped_by == "target":
         reason = reason or Reason(kind="target-first")

@@ -202,7 +202,7 @@ def test_script_that_trains_in_several_processes_is_refused(begin: Begin, tmp_pa
     """One of them would wait for the others while these wait for it."""
     worker = begin(TRAINS.replace("{optimizers}", PLAIN), WORLD_SIZE="2")
     failed = greet(worker, tmp_path)["error"]
-    assert "trains in several processes" in failed["brief"]
+    assert "several processes of the script take steps" in failed["brief"]
     assert "leave --lockstep and --step out" in failed["hint"]
 
 
@@ -254,7 +254,7 @@ def test_second_process_that_trains_is_reported(begin: Begin, tmp_path: Path) ->
             break
         time.sleep(0.2)
         reply = worker.ask("run", k=200)
-    assert "trains in several processes" in reply["error"]["brief"]
+    assert "several processes of the script take steps" in reply["error"]["brief"]
 
 
 @pytest.mark.parametrize("is_turn", [True, False])
