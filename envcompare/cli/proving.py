@@ -15,7 +15,7 @@ from envcompare.analysis.model import Comparison, RunComparison
 from envcompare.environments.line import engine_call, given_options
 from envcompare.errors import UnusableError
 from envcompare.proof import Measured, Search
-from envcompare.proof.levers import Change, changes, image_change
+from envcompare.proof.levers import Change, changes, image_change, option_changes
 from envcompare.report.wording.linewords import line_candidates
 from envcompare.report.wording.verdicts import MOVED
 from envcompare.run_folder.records import CAPTURED, Block, ProcessRun, Proof, Sample
@@ -104,7 +104,11 @@ def _levers(
     ]
     levers = changes(found, cache=cache, is_engine=calls[1] is not None)
     differ = len(images) == len(lines) and images[0] != images[1]
-    return [*([image_change(*images)] if differ else []), *levers]
+    options = option_changes(*lines, manual=manual)
+    named = {one.key.partition(".")[2] for one in options}
+    # an option in which the lines differ says more than what follows from it
+    own = [one for one in levers if named.isdisjoint(word[2:] for word in one.edit.options[:1])]
+    return [*([image_change(*images)] if differ else []), *options, *own]
 
 
 def units(samples: Iterable[Sample]) -> list[Unit]:

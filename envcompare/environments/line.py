@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import PurePosixPath
@@ -125,27 +126,38 @@ def given_options(words: tuple[str, ...], manual: str) -> tuple[tuple[str, ...],
 
     `manual` is what `run --help` prints: an option with a type takes a value.
     """
+    names: tuple[str, ...] = ()
+    place = 0
+    for more, _, end in _options(words, manual):
+        names, place = names + more, end
+    return names, place
+
+
+def option_texts(line: str, call: EngineCall, manual: str) -> tuple[str, ...]:
+    """Return the options of `run` as they are written, each with its value."""
+    spans = ((begin, end) for _, begin, end in _options(call.words, manual))
+    return tuple(line[call.spans[a][0] : call.spans[b - 1][1]] for a, b in spans)
+
+
+def _options(words: tuple[str, ...], manual: str) -> Iterator[tuple[tuple[str, ...], int, int]]:
+    """Yield the names in each option, and where it begins and ends among the words."""
     found = list(_OPTION.findall(manual))
     valued = {f"--{name}" for _, name, kind in found if kind} | _HIDDEN
     valued |= {f"-{letter}" for letter, _, kind in found if letter and kind}
-    names: list[str] = []
-    rest = iter(enumerate(words))
-    for at, word in rest:
-        if not word.startswith("-"):
-            return tuple(names), at
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        word = words[at]
         name, is_joined, _ = word.partition("=")
         if word.startswith("--"):
-            names.append(name)
-            if not is_joined and name in valued:
-                next(rest, None)
-            continue
-        for place, letter in enumerate(name[1:], start=2):
-            names.append(f"-{letter}")
-            if f"-{letter}" in valued:
-                if place == len(word):
-                    next(rest, None)
-                break
-    return tuple(names), len(words)
+            names = [name]
+            takes_next = not is_joined and name in valued
+        else:
+            letters = [f"-{letter}" for letter in name[1:]]
+            first = next((n for n, one in enumerate(letters, 1) if one in valued), None)
+            names, takes_next = letters[:first], first is not None and first + 1 == len(word)
+        end = min(len(words), at + 1 + takes_next)
+        yield tuple(names), at, end
+        at = end
 
 
 def name_of(client: tuple[str, ...]) -> str:

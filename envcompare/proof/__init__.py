@@ -52,7 +52,10 @@ class Search:
     _began_s: float = field(default_factory=time.monotonic)
 
     def prove(self, changes: Sequence[Change], *, arm: str, slow_arm: str, client: str) -> Proof:
-        """Return the proof of what closes most of the gap, or that nothing does."""
+        """Return the proof of what closes most of the gap, or that nothing does.
+
+        Another image closes it with whatever is in it: it counts where nothing else does as well.
+        """
         found = self._found(changes)
         outcome: Literal["cause", "contributes", "not-proven", "none"] = "none"
         confirmed, placebo = None, None
@@ -82,6 +85,11 @@ class Search:
             best = max(shares, key=lambda at: shares[at].value, default=None)
             if best is None or shares[best].value < _LITTLE:
                 return None
+            if groups[best][0].edit.image:
+                enough = max(_LITTLE, _CAUSE * shares[best].value)
+                del shares[best]
+                other = max(shares, key=lambda at: shares[at].value, default=best)
+                best = other if other in shares and shares[other].value >= enough else best
             if len(groups[best]) == 1:
                 return groups[best][0]
             groups = _groups(groups[best])
@@ -140,13 +148,15 @@ class Search:
 
 def _groups(changes: Sequence[Change]) -> list[list[Change]]:
     """Return groups to compare: by kind, else each alone if they are few, else halves."""
-    kinds = list(dict.fromkeys(one.kind for one in changes))
-    if len(changes) <= _MOST_ARMS:
-        return [[one] for one in changes]
+    image = [[one] for one in changes if one.edit.image]
+    others = [one for one in changes if not one.edit.image]
+    kinds = list(dict.fromkeys(one.kind for one in others))
+    if len(others) <= _MOST_ARMS:
+        return [*image, *([one] for one in others)]
     if len(kinds) > 1:
-        return [[one for one in changes if one.kind == kind] for kind in kinds]
-    half = len(changes) // 2
-    return [list(changes[:half]), list(changes[half:])]
+        return [*image, *([one for one in others if one.kind == kind] for kind in kinds)]
+    half = len(others) // 2
+    return [*image, others[:half], others[half:]]
 
 
 def _edit(group: Sequence[Change]) -> Edit:

@@ -10,13 +10,14 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from envcompare.environments.line import engine_call, given_options
+from envcompare.environments.line import engine_call, given_options, option_texts
 from envcompare.fingerprint import holds_for
 from envcompare.fingerprint.sentences import describe
 from envcompare.run_folder.records import FactDifference, FingerprintValue
 
-Kind = Literal["software", "isolation", "settings"]
+Kind = Literal["options", "software", "isolation", "settings"]
 _CACHE: Final = "/envcompare-pycache"
+_SET: Final = "set"  # of a variable whose value is not kept
 _MARK: Final = "ENVCOMPARE_PLACEBO"
 # How `ulimit` of the shell names a limit, and in what unit it takes a size.
 _LETTERS: Final = {"nofile": ("n", 1), "stack": ("s", 1024), "core": ("c", 512)}
@@ -45,6 +46,10 @@ def _or(value: FingerprintValue, otherwise: int | str) -> str:
     return str(value if isinstance(value, int | float) else otherwise)
 
 
+def _scratch(value: FingerprintValue) -> tuple[str, ...]:
+    return ("--tmpfs", "/tmp:exec") if str(value).startswith("tmpfs") else ()  # noqa: S108
+
+
 _UNFILTERED: Final = ("--security-opt", "seccomp=unconfined")
 _EVERY_CALL: Final = "the container may make every system call"
 _EVERY_PORT: Final = "the container reaches every port of the host"
@@ -55,6 +60,7 @@ _LEVERS: Final = (
     Lever("cgroup.pids_limit", "settings", lambda _, want: ("--pids-limit", _or(want, -1))),
     Lever("cpu.affinity", "settings", lambda _, want: ("--cpuset-cpus", _listed(want))),
     Lever("shm.bytes", "settings", lambda _, want: ("--shm-size", f"{_or(want, 0)}b")),
+    Lever("mount.scratch", "settings", lambda _, want: _scratch(want)),
     Lever("seccomp", "isolation", lambda *_: _UNFILTERED, _EVERY_CALL),
     Lever("speculation", "isolation", lambda *_: _UNFILTERED, _EVERY_CALL),
     Lever(
@@ -94,6 +100,8 @@ class Edit:
     commands: tuple[str, ...] = ()  # of the shell, before a line that calls no engine
     variables: tuple[tuple[str, str | None], ...] = ()  # None: it is not set
     image: str = ""  # instead of the line's
+    removed: tuple[str, ...] = ()  # options of `run`, as they are written
+    added: tuple[str, ...] = ()  # likewise
 
     def __add__(self, other: Edit) -> Edit:
         """Return both changes."""
@@ -102,6 +110,8 @@ class Edit:
             commands=self.commands + other.commands,
             variables=self.variables + other.variables,
             image=self.image or other.image,
+            removed=self.removed + other.removed,
+            added=self.added + other.added,
         )
 
 
@@ -122,6 +132,8 @@ class Change:
         """Return the kind of property; the search looks for the kind first."""
         if self.edit.image or self.key == "python.uncompiled":
             return "software"
+        if self.edit.removed or self.edit.added:
+            return "options"
         return next((one.kind for one in _LEVERS if holds_for(one.key, self.key)), "settings")
 
     @property
@@ -136,8 +148,10 @@ class Change:
         words = (*self.edit.options, *(_environment(self.edit) if client else ()))
         if self.edit.image:
             return f"{client} run … {self.edit.image} …"
+        if self.edit.removed and not self.edit.added:
+            return f"leave {' '.join(self.edit.removed)} out"
         if client:
-            return f"{client} run {shlex.join(words)} …"
+            return f"{client} run {' '.join((*self.edit.added, *map(shlex.quote, words)))} …"
         return "; ".join((*self.edit.commands, *_exports(self.edit)))
 
 
@@ -153,11 +167,11 @@ def edited(line: str, edit: Edit, *, manual: str) -> str:
     if call is None:
         return "".join(f"{one}; " for one in (*edit.commands, *_exports(edit))) + line
     start, end = call.spans[given_options(call.words, manual)[1]]
+    before, image, after = line[:start], edit.image or line[start:end], line[end:]
+    for text in edit.removed:
+        before = re.sub(rf"(?<=\s){re.escape(text)}(?=\s|$)", "", before, count=1)
     words = shlex.join((*edit.options, *_environment(edit)))
-    return (
-        " ".join(filter(None, (line[:start].rstrip(), words, edit.image or line[start:end])))
-        + (line[end:])
-    )
+    return " ".join(filter(None, (before.rstrip(), *edit.added, words, image))) + after
 
 
 def changes(differences: Iterable[FactDifference], *, cache: str, is_engine: bool) -> list[Change]:
@@ -174,6 +188,36 @@ def changes(differences: Iterable[FactDifference], *, cache: str, is_engine: boo
     return list(found.values())
 
 
+def option_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
+    """Return the options in which two calls of an engine differ, each as a change."""
+    calls = engine_call(fast), engine_call(slow)
+    if calls[0] is None or calls[1] is None:
+        return []
+    wanted, given = (
+        list(option_texts(line, call, manual))
+        for line, call in zip((fast, slow), calls, strict=True)
+        if call is not None
+    )
+    for text in [one for one in wanted if one in given]:
+        wanted.remove(text)
+        given.remove(text)
+    found: list[Change] = []
+    for text in given:
+        name = re.split(r"[\s=]", text)[0]
+        same = next((one for one in wanted if re.split(r"[\s=]", one)[0] == name), None)
+        if same is not None:
+            wanted.remove(same)
+        edit = Edit(removed=(text,), added=() if same is None else (same,))
+        what = f"{text} is removed" if same is None else f"{text} → {same}"
+        found.append(Change(key=f"option.{name.lstrip('-')}", what=what, edit=edit))
+    for text in wanted:
+        name = re.split(r"[\s=]", text)[0].lstrip("-")
+        found.append(
+            Change(key=f"option.{name}", what=f"{text} is added", edit=Edit(added=(text,)))
+        )
+    return found
+
+
 def image_change(fast: str, slow: str) -> Change:
     """Return the change of one image to another."""
     edit = Edit(image=fast)
@@ -183,7 +227,7 @@ def image_change(fast: str, slow: str) -> Change:
 def _edit(key: str, want: FingerprintValue, *, cache: str, is_engine: bool) -> Edit | None:
     """Return what gives the slow line a value of a fact; None if nothing can."""
     name = _VARIABLES.get(key) or (key[4:] if holds_for("env", key) else "")
-    if name:
+    if name and want != _SET:
         return Edit(variables=((name, None if want is None else str(want)),))
     if key == "python.uncompiled":
         return _with_byte_code(cache, is_engine=is_engine)

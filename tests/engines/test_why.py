@@ -198,8 +198,11 @@ class TestInContainers:
         slow = f"docker run --ulimit nofile=20000:20000 {BASE} python3 -c '{CLOSES}'"
         done = why(tmp_path, "--budget", "60", "--prove", slow, slow.replace("=20000:", "=1024:"))
         text = " ".join(done.stdout.split())
-        assert "The cause, proven by changing it: the limit nofile 20000 → 1024." in text
-        assert "To mend it: docker run --ulimit nofile=1024 …." in text
+        assert (
+            "proven by changing it: --ulimit nofile=20000:20000 → --ulimit nofile=1024:20000."
+            in text
+        )
+        assert "To mend it: docker run --ulimit nofile=1024:20000 …." in text
         assert done.folder is not None
         trials = [json.loads(path.read_text()) for path in done.folder.glob("trials/*/run.json")]
         assert all(containers(trial["run_id"]) == [] for trial in trials)

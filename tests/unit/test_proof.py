@@ -8,7 +8,15 @@ from collections.abc import Callable
 import pytest
 
 from envcompare.proof import Measured, Search
-from envcompare.proof.levers import PLACEBO, Change, Edit, changes, edited, image_change
+from envcompare.proof.levers import (
+    PLACEBO,
+    Change,
+    Edit,
+    changes,
+    edited,
+    image_change,
+    option_changes,
+)
 from envcompare.report.wording.proofwords import proof_texts
 from envcompare.run_folder.records import FactDifference, FingerprintValue, Proof
 from envcompare.stats.shares import excess_of_share, share_closed
@@ -98,6 +106,30 @@ def test_changes_are_applied_together() -> None:
         "--env ENVCOMPARE_PLACEBO=1 app:1 x.py"
     )
     assert image.mend("docker") == "docker run … app:1 …"
+
+
+def test_options_in_which_lines_differ_are_changes() -> None:
+    """Each as it is written, with what the shell makes of it."""
+    fast = "docker run --rm -v $PWD:/w -e A=1 --ulimit nofile=1024 app x"
+    slow = "docker run -v '/a b:/w' --rm -e A=1 -e B=2 app x --rm"
+    found = option_changes(fast, slow, manual=MANUAL)
+    assert [one.what for one in found] == [
+        "-v '/a b:/w' → -v $PWD:/w",
+        "-e B=2 is removed",
+        "--ulimit nofile=1024 is added",
+    ]
+    assert [edited(slow, one.edit, manual=MANUAL) for one in found] == [
+        "docker run  --rm -e A=1 -e B=2 -v $PWD:/w app x --rm",
+        "docker run -v '/a b:/w' --rm -e A=1 app x --rm",
+        "docker run -v '/a b:/w' --rm -e A=1 -e B=2 --ulimit nofile=1024 app x --rm",
+    ]
+    mends = [one.mend("docker") for one in found]
+    assert mends == [
+        "docker run -v $PWD:/w …",
+        "leave -e B=2 out",
+        "docker run --ulimit nofile=1024 …",
+    ]
+    assert option_changes("true", slow, manual=MANUAL) == []
 
 
 def test_share_of_a_gap_covers_the_truth() -> None:
