@@ -401,8 +401,8 @@ def write_page(places: Places) -> str:
         "second is slower; raw data in "
         f"`benchmarks/results/{DATA}`. The table shows the place of the cause among the "
         "candidates, what `--prove` changed, and what share of the difference that closes, with "
-        "its 95 % interval. In each case both lines run in containers of one base image, so little else "
-        "differs.",
+        "its 95 % interval. In each case both lines run in containers of one base image, so little "
+        "else differs.",
         "",
         "| cause | from | printed | verdict | place of the cause | first candidate | changed "
         "| closes |",

@@ -33,12 +33,11 @@ _COMPILE: Final = "RUN python -m compileall -q FOLDERS, in the Dockerfile"
 
 @dataclass(frozen=True, slots=True)
 class Lever:
-    """An option of `run` for facts below a key: how it is written for a value, and its cost."""
+    """An option of `run` for facts below a key, and how it is written for a value."""
 
     key: str
     kind: Kind
     options: Callable[[str, FingerprintValue], tuple[str, ...]]  # none if a value has no option
-    cost: str = ""  # in safety
 
 
 def _or(value: FingerprintValue, otherwise: int | str) -> str:
@@ -51,8 +50,13 @@ def _scratch(value: FingerprintValue) -> tuple[str, ...]:
 
 
 _UNFILTERED: Final = ("--security-opt", "seccomp=unconfined")
-_EVERY_CALL: Final = "the container may make every system call"
-_EVERY_PORT: Final = "the container reaches every port of the host"
+# What options cost in safety.
+_COSTS: Final = (
+    (r"seccomp=unconfined", "the container may make every system call"),
+    (r"apparmor=unconfined", "no security module confines the container"),
+    (r"--cap-add|--privileged", "the container has more of the rights of root on the host"),
+    (r"--net(?:work)?[ =]host", "the container reaches every port of the host"),
+)
 _LEVERS: Final = (
     Lever("limits", "settings", lambda key, want: ("--ulimit", f"{key[7:]}={_or(want, -1)}")),
     Lever("cgroup.cpu_quota", "settings", lambda _, want: ("--cpus", _or(want, 0))),
@@ -61,21 +65,12 @@ _LEVERS: Final = (
     Lever("cpu.affinity", "settings", lambda _, want: ("--cpuset-cpus", _listed(want))),
     Lever("shm.bytes", "settings", lambda _, want: ("--shm-size", f"{_or(want, 0)}b")),
     Lever("mount.scratch", "settings", lambda _, want: _scratch(want)),
-    Lever("seccomp", "isolation", lambda *_: _UNFILTERED, _EVERY_CALL),
-    Lever("speculation", "isolation", lambda *_: _UNFILTERED, _EVERY_CALL),
-    Lever(
-        *("lsm", "isolation", lambda *_: ("--security-opt", "apparmor=unconfined")),
-        "no security module confines the container",
-    ),
-    Lever(
-        *("capabilities", "isolation", lambda *_: ("--cap-add", "ALL")),
-        "root in the container has the rights of root on the host",
-    ),
-    Lever(
-        *("container.network", "isolation", lambda _, want: ("--network", str(want or "host"))),
-        _EVERY_PORT,
-    ),
-    Lever("network.interfaces", "isolation", lambda *_: ("--network", "host"), _EVERY_PORT),
+    Lever("seccomp", "isolation", lambda *_: _UNFILTERED),
+    Lever("speculation", "isolation", lambda *_: _UNFILTERED),
+    Lever("lsm", "isolation", lambda *_: ("--security-opt", "apparmor=unconfined")),
+    Lever("capabilities", "isolation", lambda *_: ("--cap-add", "ALL")),
+    Lever("container.network", "isolation", lambda _, want: ("--network", str(want or "host"))),
+    Lever("network.interfaces", "isolation", lambda *_: ("--network", "host")),
     Lever(
         *("container.log_driver", "isolation"),
         lambda _, want: ("--log-driver", str(want or "none")),
@@ -139,7 +134,8 @@ class Change:
     @property
     def cost(self) -> str:
         """Return what the change costs in safety; empty if nothing."""
-        return next((one.cost for one in _LEVERS if holds_for(one.key, self.key)), "")
+        text = " ".join((*self.edit.added, *self.edit.options))
+        return next((cost for pattern, cost in _COSTS if re.search(pattern, text)), "")
 
     def mend(self, client: str) -> str:
         """Return what to type, or to write into the image, for this change alone."""

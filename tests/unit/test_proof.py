@@ -130,6 +130,8 @@ def test_options_in_which_lines_differ_are_changes() -> None:
         "docker run --ulimit nofile=1024 …",
     ]
     assert option_changes("true", slow, manual=MANUAL) == []
+    (host,) = option_changes("docker run --net=host app", "docker run app", manual=MANUAL)
+    assert host.cost == "the container reaches every port of the host"
 
 
 def test_share_of_a_gap_covers_the_truth() -> None:
