@@ -316,7 +316,7 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None: 
     count as equal, and the budget is 600 s. Exit 3: a line cannot be run. 4: a line failed. 6: the
     lines do different work. 7: a line is undecided.
     """
-    is_proof = values.pop("prove", False)
+    is_proof = values["prove"]
     exit_code, comparison, folder = _measure_lines(lines, values, display, is_shown=not is_proof)
     if is_proof:
         comparison = _proven(comparison, folder, values, display)
@@ -348,6 +348,12 @@ def _proven(
         proof = prove(comparison, folder, measure, budget_s=comparison.budget_s)
         if proof is not None:
             folder.write_json(PROOF, proof)
+    except InterruptedRunError as error:
+        raise InterruptedRunError(
+            "the search for the cause was interrupted",
+            details="the verdict is kept, and not proven",
+            hint="run the command again, or read the report",
+        ) from error
     finally:
         comparison, report = conclude(folder)
         show_summary(comparison, report)
@@ -400,7 +406,8 @@ def capture(display: Display, /, *, line: str, output: Path, **values: Any) -> N
     envcompare why 'python train.py' slow.capture              where it is fast
 
     The line runs against itself, as by `why`, which shows how much its time varies on this machine.
-    The file holds times and facts, and no file of yours. Exit codes are those of `why`, except 7.
+    The file holds times and facts, and no file of yours. Exit codes are those of `why`, without 7;
+    5: too few rounds.
     """
     from envcompare.run_folder.captures import capture_of, write_capture
 

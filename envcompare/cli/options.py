@@ -418,16 +418,9 @@ def line_settings(
     own = {name: given.pop(name, None) for name in ("prepare", "conclude", "step")}
     given.pop("lockstep", None)
     measures = _patterns(given.pop("measures", ()))
-    if measures and rounds:
-        raise ConfigError(
-            "a capture holds no output, which --measure would search",
-            hint="leave --measure out",
-        )
-    if lockstep and rounds:
-        raise ConfigError(
-            "a capture holds whole processes, no steps",
-            hint="leave --lockstep and --step out",
-        )
+    if rounds:
+        _require_runs(given, measures=measures, lockstep=lockstep)
+    given.pop("prove", None)
     if lockstep:
         usual |= {"same_cpu": False, "marks": False, "startup": False}
         if own["prepare"] or own["conclude"] or measures:
@@ -447,6 +440,25 @@ def line_settings(
         threads="as-run",
         stabilise=False,
     )
+
+
+def _require_runs(given: dict[str, Any], *, measures: dict[str, str], lockstep: bool) -> None:
+    """Raise ConfigError for what a capture does not hold."""
+    if given.get("prove"):
+        raise ConfigError(
+            "--prove changes lines and runs them again, which a capture does not allow",
+            hint="leave --prove out",
+        )
+    if measures:
+        raise ConfigError(
+            "a capture holds no output, which --measure would search",
+            hint="leave --measure out",
+        )
+    if lockstep:
+        raise ConfigError(
+            "a capture holds whole processes, no steps",
+            hint="leave --lockstep and --step out",
+        )
 
 
 def twice(text: str) -> tuple[str, str]:

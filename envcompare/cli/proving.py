@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
+import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 
 from envcompare.analysis.model import Comparison, RunComparison
-from envcompare.environments.line import engine_call, given_options
-from envcompare.errors import UnusableError
+from envcompare.environments.line import EngineCall, engine_call, given_options
 from envcompare.proof import Measured, Search
-from envcompare.proof.levers import Change, changes, image_change, option_changes
+from envcompare.proof.levers import Change, changes, line_changes, replaces
 from envcompare.report.wording.linewords import line_candidates
 from envcompare.report.wording.verdicts import MOVED
-from envcompare.run_folder.records import CAPTURED, Block, ProcessRun, Proof, Sample
+from envcompare.run_folder.records import Block, ProcessRun, Proof, Sample
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.metrics import wall_ns
 from envcompare.stats.shares import Unit
@@ -28,6 +29,7 @@ from envcompare.transport import LOCAL, run
 TRIALS: Final = "trials"
 _ANSWER_S: Final = 60.0
 _PARTS: Final = 8  # of a gap: the margin of its trials
+_WIDEST: Final = 50.0  # percent
 
 
 class Run(Protocol):
@@ -48,25 +50,16 @@ class Run(Protocol):
 def prove(
     whole: RunComparison, folder: RunFolder, measure: Run, *, budget_s: float
 ) -> Proof | None:
-    """Look for the cause of the first decided difference; None if there is none to look for.
-
-    Raises UnusableError if a line is a capture, which cannot be changed.
-    """
+    """Look for the cause of the first decided difference; None if there is none to look for."""
     decided = next((one for one in whole.compared if one.outcome in MOVED), None)
     if decided is None or decided.deciding is None:
         return None
     reference = whole.reference_of(decided.arm)
     arms = {one.id: one for one in folder.read_run().arms}
     names = (reference, decided.arm) if decided.outcome == "slower" else (decided.arm, reference)
-    if CAPTURED in {arms[name].environment for name in names}:
-        raise UnusableError(
-            "--prove changes lines and runs them again, which a capture does not allow",
-            hint="run both lines on this machine, or leave --prove out",
-        )
-    margin = 100 * math.expm1(abs(decided.deciding.log_ratio) / _PARTS)
+    margin = min(_WIDEST, 100 * math.expm1(abs(decided.deciding.log_ratio) / _PARTS))
     fast, slow = (arms[name].reference for name in names)
     call = engine_call(slow)
-    client = " ".join(call.client) if call is not None else ""
     manual = ""
     if call is not None:
         help_ = Command(argv=(*call.client, "run", "--help"))
@@ -76,15 +69,42 @@ def prove(
         words = tuple(f"{name}={line}" for name, line in lines.items())
         out = str(folder.path / TRIALS)
         result, trial = measure(words, rounds, budget=limit_s, margin=margin, out=out)
-        failed = {one.arm: one.brief for one in result.failures if one.arm}
-        path = trial.path.relative_to(folder.path)
-        return Measured(units=units(trial.read_samples().samples), failed=failed, folder=str(path))
+        return Measured(
+            units=units(trial.read_samples().samples),
+            failed={
+                one.arm: one.brief.removeprefix(f"{one.arm}: ")
+                for one in result.failures
+                if one.arm
+            },
+            facts={one.arm: one.facts for one in trial.read_fingerprints()},
+            folder=str(trial.path.relative_to(folder.path)),
+        )
 
-    with tempfile.TemporaryDirectory(prefix="envcompare-") as cache:
-        Path(cache).chmod(0o777)  # a container may run as another user
+    with _byte_code_folder(call, manual) as cache:
         search = Search(fast=fast, slow=slow, measure=measured, manual=manual, budget_s=budget_s)
         levers = _levers(whole, decided, (fast, slow), manual, cache)
-        return search.prove(levers, arm=decided.arm, slow_arm=names[1], client=client)
+        return search.prove(levers, arm=decided.arm, slow_arm=names[1])
+
+
+@contextmanager
+def _byte_code_folder(call: EngineCall | None, manual: str) -> Iterator[str]:
+    """Give a folder that only this login can reach, and a container, whatever its user."""
+    with tempfile.TemporaryDirectory(prefix="envcompare-", ignore_cleanup_errors=True) as parent:
+        cache = Path(parent) / "cache"
+        cache.mkdir()
+        if call is not None:
+            cache.chmod(0o777)
+        yield str(cache)
+        if call is None:
+            return
+        with suppress(PermissionError):
+            shutil.rmtree(cache)
+            return
+        # another user's, such as root's in a container
+        image = call.words[given_options(call.words, manual)[1]]
+        volume = ("--volume", f"{parent}:/d", "--entrypoint", "rm", "--user", "0", image)
+        words = (*call.client, "run", "--rm", *volume, "-rf", "/d/cache")
+        run(LOCAL, Command(argv=words), timeout_s=_ANSWER_S)
 
 
 def _levers(
@@ -95,20 +115,9 @@ def _levers(
         found = [
             msgspec.structs.replace(one, reference=one.value, value=one.reference) for one in found
         ]
-    calls = [engine_call(line) for line in lines]
-    images = [
-        "".join(call.words[at : at + 1])
-        for call in calls
-        if call is not None
-        for at in [given_options(call.words, manual)[1]]
-    ]
-    levers = changes(found, cache=cache, is_engine=calls[1] is not None)
-    differ = len(images) == len(lines) and images[0] != images[1]
-    options = option_changes(*lines, manual=manual)
-    named = {one.key.partition(".")[2] for one in options}
-    # an option in which the lines differ says more than what follows from it
-    own = [one for one in levers if named.isdisjoint(word[2:] for word in one.edit.options[:1])]
-    return [*([image_change(*images)] if differ else []), *options, *own]
+    own = line_changes(*lines, manual=manual)
+    levers = changes(found, cache=cache, is_engine=engine_call(lines[1]) is not None)
+    return [*own, *(one for one in levers if not any(replaces(each, one) for each in own))]
 
 
 def units(samples: Iterable[Sample]) -> list[Unit]:

@@ -41,6 +41,8 @@ THROTTLED: Final = "cgroup.throttled_ns"
 """How long a quota stopped an inspected command; reported with the quota."""
 START_FILES: Final = "python.start_files"
 """The .pth and sitecustomize files that Python runs as it starts, each with its digest."""
+SCRIPT_START: Final = "script.start_ms"
+"""How long a script took from its start to its first measured step, one start."""
 CONTAINER_START: Final = "container.start_ms"
 """From the start of a line to that of the first process in its container."""
 GIVEN_IMAGE: Final = "given.image"
@@ -229,6 +231,7 @@ FACTS: Final[tuple[Fact, ...]] = (
         "this affects the start and the end of the container",
     )),
     Fact(CONTAINER_START, "identity"),
+    Fact(SCRIPT_START, "identity"),
     Fact("container.storage", name="the storage driver", purpose=Purpose(
         "The engine keeps images by a storage driver",
         "`vfs` copies the whole image at each start",

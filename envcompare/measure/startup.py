@@ -307,6 +307,7 @@ class _Looked(msgspec.Struct, frozen=True, kw_only=True):
     programs: dict[str, str | None] = {}  # hashes by the words of the command that name one
     code_hash: str
     fingerprint: dict[str, Fact]
+    is_captured: bool = False  # it replays what ran elsewhere
 
 
 class _Finished(msgspec.Struct, frozen=True, kw_only=True):
@@ -343,6 +344,7 @@ class ProcessPass:
     _slow: set[str] = field(default_factory=set)  # measures given up
     _is_leaving: bool = False  # it left processes when it ended, and that was said
     _looks: dict[str, Facts] = field(default_factory=dict)  # of arms not watched yet
+    _has_captured: bool = False  # that was said
     _writers: set[str] = field(default_factory=set)  # lines that changed files, and that was said
 
     def __post_init__(self) -> None:
@@ -362,8 +364,6 @@ class ProcessPass:
         """
         gate = QuietGate(self.context)
         self._look()
-        if self.program.most_rounds is not None:
-            self.context.note("caution", text=_CAPTURED)
         while not self._is_done():
             gate.wait_to_launch()
             is_first, began = self._round_s is None, time.monotonic()
@@ -449,6 +449,9 @@ class ProcessPass:
         values: Values = {"code": looked.code_hash, "program": looked.program, **programs}
         changed = self.context.recorder.fingerprint(arm, looked.fingerprint, taken="start")
         self._looks[arm] = looked.fingerprint
+        if looked.is_captured and not self._has_captured:
+            self._has_captured = True
+            self.context.note("caution", text=_CAPTURED)
         self.context.note("note", arm=arm, values=values)
         failure = self.roster.refused(arm, changed)
         failure = self.roster.changed(arm, values) or failure

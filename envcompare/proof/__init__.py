@@ -1,28 +1,34 @@
 """Prove the cause of a difference: change the slow line, and see whether the difference goes.
 
-A search runs the slow line with groups of properties of the fast one, and halves the group that
+A search runs the slow line with groups of properties of the fast one, and divides the group that
 closes most. What it finds is confirmed in fresh rounds beside a placebo, since the best of many in
 one measurement looks better than it is.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from envcompare.errors import EnvcompareError, InterruptedRunError
 from envcompare.proof.levers import PLACEBO, Change, Edit, edited
-from envcompare.run_folder.records import Proof, ProofShare, Trial
-from envcompare.stats.shares import Share, Unit, excess_of_share, share_closed
+from envcompare.run_folder.records import FingerprintValue, Proof, ProofShare, Trial
+from envcompare.stats.shares import Share, Unit, excess_of_share, gap, share_closed
 from envcompare.text import masked
 
+Outcome = Literal["cause", "contributes", "not-proven", "none"]
+Group = Sequence[Change]
 _FAST, _SLOW, _PLACEBO, _CHANGED = "fast", "slow", "placebo", "changed"
-_MOST_ARMS: Final = 3  # of changed lines in a stage
+_MOST_ARMS: Final = 3  # of changed lines in a stage, and one with another image
 _ROUNDS: Final = 7  # of a stage, the first of which warms up
 _STAGE_SHARE: Final = 1 / 3  # of the time left, at most, for a stage
+_LEAST_S: Final = 5.0  # for a run
 _LITTLE: Final = 0.15  # a share below this is followed no further
 _CAUSE: Final = 0.5
+_PLACEBO_SHARE: Final = 0.1  # a placebo that surely closes more casts doubt on the rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +37,8 @@ class Measured:
 
     units: Sequence[Unit]
     failed: Mapping[str, str]  # reasons, by line
-    folder: str
+    facts: Mapping[str, Mapping[str, FingerprintValue]] = field(default_factory=dict)  # by line
+    folder: str = ""
 
 
 Measure = Callable[[dict[str, str], int | None, float], Measured]
@@ -51,24 +58,25 @@ class Search:
     runs: list[str] = field(default_factory=list)
     _began_s: float = field(default_factory=time.monotonic)
 
-    def prove(self, changes: Sequence[Change], *, arm: str, slow_arm: str, client: str) -> Proof:
+    def prove(self, changes: Group, *, arm: str, slow_arm: str) -> Proof:
         """Return the proof of what closes most of the gap, or that nothing does.
 
         Another image closes it with whatever is in it: it counts where nothing else does as well.
         """
         found = self._found(changes)
-        outcome: Literal["cause", "contributes", "not-proven", "none"] = "none"
+        outcome: Outcome = "none"
         confirmed, placebo = None, None
-        if found is not None:
+        if found:
             outcome, confirmed, placebo = self._confirmed(found)
+        mends = dict.fromkeys(one.mend(self.slow, manual=self.manual) for one in found)
         return Proof(
             arm=arm,
             slow=slow_arm,
             outcome=outcome,
             confirmed=confirmed,
             placebo=placebo,
-            mend=found.mend(client) if found is not None else "",
-            cost=found.cost if found is not None else "",
+            mend=masked("; ".join(mends)),
+            cost=", and ".join(dict.fromkeys(one.cost for one in found if one.cost)),
             tried=tuple(self.tried),
             runs=tuple(self.runs),
         )
@@ -77,104 +85,147 @@ class Search:
     def _left_s(self) -> float:
         return self.budget_s - (time.monotonic() - self._began_s)
 
-    def _found(self, changes: Sequence[Change]) -> Change | None:
-        """Return the change that closes most of the gap in the search; None if none does much."""
+    def _found(self, changes: Group) -> Group:
+        """Return the changes that close most of the gap in the search; none if none do much.
+
+        They are several only if no part of them does much.
+        """
+        if len(changes) <= 1:
+            return changes
         groups = _groups(changes)
-        while groups and len(changes) > 1:
-            shares = self._stage(groups)
-            best = max(shares, key=lambda at: shares[at].value, default=None)
-            if best is None or shares[best].value < _LITTLE:
-                return None
-            if groups[best][0].edit.image:
-                enough = max(_LITTLE, _CAUSE * shares[best].value)
-                del shares[best]
-                other = max(shares, key=lambda at: shares[at].value, default=best)
-                best = other if other in shares and shares[other].value >= enough else best
-            if len(groups[best]) == 1:
-                return groups[best][0]
-            groups = _groups(groups[best])
-        return changes[0] if changes else None
+        last: Group = ()
+        while groups and self._left_s > _LEAST_S:
+            shares, failed = self._stage(groups)
+            best = _best(groups, shares)
+            if best is None:
+                # a change that cannot be run hides what the others of its group do
+                groups = [half for group in failed for half in _halves(group)]
+                continue
+            last = groups[best]
+            if len(last) == 1:
+                break
+            groups = _groups(last)
+        return last
 
-    def _stage(self, groups: Sequence[Sequence[Change]]) -> dict[int, Share]:
-        """Measure the slow line with each group of changes; return the shares that they close."""
+    def _stage(self, groups: Sequence[Group]) -> tuple[dict[int, Share], list[Group]]:
+        """Measure the slow line with each group of changes.
+
+        Return the shares that they close, and the groups that could not be measured.
+        """
         names = [f"{_CHANGED}-{at + 1}" for at in range(len(groups))]
-        lines = {
-            name: self._changed(_edit(group)) for name, group in zip(names, groups, strict=True)
-        }
+        lines = dict(zip(names, map(self._changed, groups), strict=True))
         measured = self._run(lines, _ROUNDS, self._left_s * _STAGE_SHARE)
-        found: dict[int, Share] = {}
+        shares: dict[int, Share] = {}
+        failed: list[Group] = []
         for at, (name, group) in enumerate(zip(names, groups, strict=True)):
-            share = self._share(measured, name)
-            self.tried.append(_trial(group, lines[name], share, measured.failed.get(name, "")))
+            trial, share = self._trial(measured, name, group, lines[name])
+            self.tried.append(trial)
             if share is not None:
-                found[at] = share
-        return found
+                shares[at] = share
+            elif len(group) > 1:
+                failed.append(group)
+        return shares, failed
 
-    def _confirmed(
-        self, found: Change
-    ) -> tuple[Literal["cause", "contributes", "not-proven"], Trial, ProofShare | None]:
-        line = self._changed(found.edit)
-        lines = {_CHANGED: line, _PLACEBO: self._changed(PLACEBO)}
-        measured = self._run(lines, None, max(self._left_s, 1.0))
-        share, placebo = (self._share(measured, name) for name in (_CHANGED, _PLACEBO))
-        trial = _trial((found,), line, share, measured.failed.get(_CHANGED, ""))
-        if share is None or placebo is None:
-            return "not-proven", trial, None
-        excess = excess_of_share(
-            measured.units, fast=_FAST, slow=_SLOW, changed=_CHANGED, placebo=_PLACEBO
-        )
-        is_more = share.low > 0 and excess is not None and excess.low > 0
-        outcome: Literal["cause", "contributes", "not-proven"] = "not-proven"
-        if is_more:
-            outcome = "cause" if share.low > _CAUSE else "contributes"
+    def _confirmed(self, found: Group) -> tuple[Outcome, Trial, ProofShare | None]:
+        lines = {_CHANGED: self._changed(found), _PLACEBO: self._edited(PLACEBO)}
+        measured = self._run(lines, None, self._left_s)
+        trial, share = self._trial(measured, _CHANGED, found, lines[_CHANGED])
+        placebo = self._share(measured, _PLACEBO)
+        names = {"fast": _FAST, "slow": _SLOW}
+        whole = gap(measured.units, **names)
+        excess = excess_of_share(measured.units, **names, changed=_CHANGED, placebo=_PLACEBO)
+        if None in {share, placebo, whole, excess}:
+            return "not-proven", trial, None if placebo is None else _kept(placebo)
+        assert share is not None
+        assert placebo is not None
+        assert whole is not None
+        assert excess is not None
+        is_steady = placebo.low < _PLACEBO_SHARE and placebo.high > -_PLACEBO_SHARE
+        outcome: Outcome = "not-proven"
+        if is_steady and min(whole.low, share.low, excess.low) > 0:
+            outcome = "cause" if min(share.low, excess.low) > _CAUSE else "contributes"
         return outcome, trial, _kept(placebo)
 
     def _run(self, lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
-        both = {_FAST: self.fast, _SLOW: self.slow}
-        measured = self.measure({**both, **lines}, rounds, budget_s)
+        every = {_FAST: self.fast, _SLOW: self.slow, **lines}
+        if budget_s < _LEAST_S:
+            return Measured(units=(), failed=dict.fromkeys(every, "no time was left"))
+        try:
+            measured = self.measure(every, rounds, budget_s)
+        except InterruptedRunError:
+            raise
+        except EnvcompareError as error:  # a trial is not worth the verdict
+            return Measured(units=(), failed=dict.fromkeys(every, error.brief))
         self.runs.append(measured.folder)
         return measured
+
+    def _trial(
+        self, measured: Measured, name: str, group: Group, line: str
+    ) -> tuple[Trial, Share | None]:
+        """Return the record of a changed line, and its share, unless it is not known."""
+        share = self._share(measured, name)
+        lines = (one for one in (name, _SLOW, _FAST) if one in measured.failed)
+        failed = next((measured.failed[one] for one in lines), "")
+        facts = measured.facts.get(name, {})
+        same = [one for one in group if one.is_without_effect(facts)]
+        if same and share is not None:
+            share = None if len(same) == len(group) else share
+            failed = f"{', '.join(one.what for one in same)}: the line keeps its value"
+        trial = Trial(
+            keys=tuple(one.key for one in group),
+            what=masked("; ".join(one.what for one in group)),
+            line=masked(line),
+            share=_kept(share),
+            failed=masked(failed),
+        )
+        return trial, share
 
     def _share(self, measured: Measured, name: str) -> Share | None:
         if {_FAST, _SLOW, name} & measured.failed.keys():
             return None
-        names = {_FAST, _SLOW, name}
-        units = [unit for unit in measured.units if names <= unit.keys()]
-        return share_closed(units, fast=_FAST, slow=_SLOW, changed=name)
+        return share_closed(measured.units, fast=_FAST, slow=_SLOW, changed=name)
 
-    def _changed(self, edit: Edit) -> str:
+    def _changed(self, group: Group) -> str:
+        whole = Edit()
+        for one in group:
+            whole += one.edit
+        return self._edited(whole)
+
+    def _edited(self, edit: Edit) -> str:
         return edited(self.slow, edit, manual=self.manual)
 
 
-def _groups(changes: Sequence[Change]) -> list[list[Change]]:
+def _best(groups: Sequence[Group], shares: Mapping[int, Share]) -> int | None:
+    """Return the place of the group that closes most; None if none does much."""
+    much = {at: one.value for at, one in shares.items() if one.value >= _LITTLE}
+    others = {at: value for at, value in much.items() if not groups[at][0].edit.image}
+    best = max(much, key=lambda at: much[at], default=None)
+    other = max(others, key=lambda at: others[at], default=None)
+    if best is None or other is None:
+        return best
+    return other if others[other] >= _CAUSE * much[best] else best
+
+
+def _groups(changes: Group) -> list[Group]:
     """Return groups to compare: by kind, else each alone if they are few, else halves."""
-    image = [[one] for one in changes if one.edit.image]
+    image = [one for one in changes if one.edit.image]
     others = [one for one in changes if not one.edit.image]
     kinds = list(dict.fromkeys(one.kind for one in others))
     if len(others) <= _MOST_ARMS:
-        return [*image, *([one] for one in others)]
-    if len(kinds) > 1:
-        return [*image, *([one for one in others if one.kind == kind] for kind in kinds)]
-    half = len(others) // 2
-    return [*image, others[:half], others[half:]]
+        parts: list[Group] = [[one] for one in others]
+    elif len(kinds) > 1:
+        parts = [[one for one in others if one.kind == kind] for kind in kinds]
+    else:
+        parts = _halves(others)
+    return [*([image] if image else []), *parts]
 
 
-def _edit(group: Sequence[Change]) -> Edit:
-    whole = Edit()
-    for one in group:
-        whole += one.edit
-    return whole
+def _halves(changes: Group) -> list[Group]:
+    half = len(changes) // 2
+    return [changes[:half], changes[half:]]
 
 
-def _trial(group: Sequence[Change], line: str, share: Share | None, failed: str) -> Trial:
-    return Trial(
-        keys=tuple(one.key for one in group),
-        what="; ".join(one.what for one in group),
-        line=masked(line),
-        share=None if share is None else _kept(share),
-        failed=failed if share is None else "",
-    )
-
-
-def _kept(share: Share) -> ProofShare:
+def _kept(share: Share | None) -> ProofShare | None:
+    if share is None or not math.isfinite(share.low):
+        return None
     return ProofShare(value=share.value, low=share.low, high=share.high)

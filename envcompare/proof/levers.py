@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -19,6 +19,10 @@ Kind = Literal["options", "software", "isolation", "settings"]
 _CACHE: Final = "/envcompare-pycache"
 _SET: Final = "set"  # of a variable whose value is not kept
 _MARK: Final = "ENVCOMPARE_PLACEBO"
+_READ: Final = "uid"  # a fact of every process that was read
+_BYTE_CODE: Final = "python.uncompiled"
+_COMPILE: Final = "python -m compileall -q FOLDERS; of an image, as RUN in its Dockerfile"
+_ALL_RIGHTS: Final = 38  # capabilities of Linux 5.8 and older; newer ones have three more
 # How `ulimit` of the shell names a limit, and in what unit it takes a size.
 _LETTERS: Final = {"nofile": ("n", 1), "stack": ("s", 1024), "core": ("c", 512)}
 _VARIABLES: Final = {
@@ -28,7 +32,24 @@ _VARIABLES: Final = {
     "allocator.ld_preload": "LD_PRELOAD",
     "allocator.tunables": "GLIBC_TUNABLES",
 }
-_COMPILE: Final = "RUN python -m compileall -q FOLDERS, in the Dockerfile"
+# Variables that a line sets at its beginning: names, and values without substitutions.
+_SETTINGS: Final = re.compile(r"(?:[A-Za-z_]\w*=(?:'[^']*'|\"[^\"$`]*\"|[^\s'\"$`;&|()]*)\s+)*")
+_SETTING: Final = re.compile(r"([A-Za-z_]\w*)=('[^']*'|\"[^\"]*\"|\S*)")
+# Options that may be repeated: their values are told apart by a name, or by where they are mounted.
+_BY_NAME: Final = frozenset({"e", "env", "ulimit", "security-opt", "label", "sysctl", "add-host"})
+_BY_TARGET: Final = frozenset({"v", "volume", "p", "publish"})
+# What options cost in safety if they are added, and if they are left out.
+_COSTS: Final = (
+    (r"seccomp=unconfined", "the container may make every system call"),
+    (r"apparmor=unconfined", "no security module confines the container"),
+    (r"--cap-add|--privileged", "the container has more of the rights of root on the host"),
+    (r"--net(?:work)?[ =]host", "the container reaches every port of the host"),
+)
+_PROTECTIONS: Final = (
+    r"--cap-drop|no-new-privileges|--read-only|--user|-u\b|--net(?:work)?[ =]none|--pids-limit"
+    r"|--security-opt"
+)
+_PROTECTED: Final = "the container loses a protection that the line gives it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +67,19 @@ def _or(value: FingerprintValue, otherwise: int | str) -> str:
 
 
 def _scratch(value: FingerprintValue) -> tuple[str, ...]:
-    return ("--tmpfs", "/tmp:exec") if str(value).startswith("tmpfs") else ()  # noqa: S108
+    return ("--tmpfs", "/tmp:exec") if str(value).startswith("tmpfs") else ()  # noqa: S108 — inside
 
 
-_UNFILTERED: Final = ("--security-opt", "seccomp=unconfined")
-# What options cost in safety.
-_COSTS: Final = (
-    (r"seccomp=unconfined", "the container may make every system call"),
-    (r"apparmor=unconfined", "no security module confines the container"),
-    (r"--cap-add|--privileged", "the container has more of the rights of root on the host"),
-    (r"--net(?:work)?[ =]host", "the container reaches every port of the host"),
-)
+def _rights(value: FingerprintValue) -> tuple[str, ...]:
+    is_all = isinstance(value, str) and int(value, 16).bit_count() >= _ALL_RIGHTS
+    return ("--cap-add", "ALL") if is_all else ()
+
+
+def _unconfined(what: str) -> Callable[[str, FingerprintValue], tuple[str, ...]]:
+    options = ("--security-opt", f"{what}=unconfined")
+    return lambda _, value: options if value in {0, None, "unconfined"} else ()
+
+
 _LEVERS: Final = (
     Lever("limits", "settings", lambda key, want: ("--ulimit", f"{key[7:]}={_or(want, -1)}")),
     Lever("cgroup.cpu_quota", "settings", lambda _, want: ("--cpus", _or(want, 0))),
@@ -65,10 +88,9 @@ _LEVERS: Final = (
     Lever("cpu.affinity", "settings", lambda _, want: ("--cpuset-cpus", _listed(want))),
     Lever("shm.bytes", "settings", lambda _, want: ("--shm-size", f"{_or(want, 0)}b")),
     Lever("mount.scratch", "settings", lambda _, want: _scratch(want)),
-    Lever("seccomp", "isolation", lambda *_: _UNFILTERED),
-    Lever("speculation", "isolation", lambda *_: _UNFILTERED),
-    Lever("lsm", "isolation", lambda *_: ("--security-opt", "apparmor=unconfined")),
-    Lever("capabilities", "isolation", lambda *_: ("--cap-add", "ALL")),
+    Lever("seccomp", "isolation", _unconfined("seccomp")),
+    Lever("lsm", "isolation", _unconfined("apparmor")),
+    Lever("capabilities", "isolation", lambda _, want: _rights(want)),
     Lever("container.network", "isolation", lambda _, want: ("--network", str(want or "host"))),
     Lever("network.interfaces", "isolation", lambda *_: ("--network", "host")),
     Lever(
@@ -81,6 +103,7 @@ _LEVERS: Final = (
     ),
 )
 """Every lever on a container; variables, byte code and the image are changed for any line."""
+_READ_BACK: Final = ("limits", "cgroup.cpu_quota", "cpu.affinity", "seccomp", "threads", "env")
 
 
 def _listed(value: FingerprintValue) -> str:
@@ -121,11 +144,12 @@ class Change:
     key: str
     what: str  # "the limit nofile 20000 → 1024"
     edit: Edit
+    want: FingerprintValue = None
 
     @property
     def kind(self) -> Kind:
         """Return the kind of property; the search looks for the kind first."""
-        if self.edit.image or self.key == "python.uncompiled":
+        if self.edit.image or self.key == _BYTE_CODE:
             return "software"
         if self.edit.removed or self.edit.added:
             return "options"
@@ -135,20 +159,33 @@ class Change:
     def cost(self) -> str:
         """Return what the change costs in safety; empty if nothing."""
         text = " ".join((*self.edit.added, *self.edit.options))
-        return next((cost for pattern, cost in _COSTS if re.search(pattern, text)), "")
+        costs = [cost for pattern, cost in _COSTS if re.search(pattern, text)]
+        if re.search(_PROTECTIONS, " ".join(self.edit.removed)) and not costs:
+            costs = [_PROTECTED]
+        return ", and ".join(costs)
 
-    def mend(self, client: str) -> str:
-        """Return what to type, or to write into the image, for this change alone."""
-        if self.key == "python.uncompiled":
+    def is_without_effect(self, facts: Mapping[str, FingerprintValue]) -> bool:
+        """Return whether the facts of the changed line show another value than was wanted."""
+        is_read = facts.get(_READ) is not None
+        is_shown = is_read and any(holds_for(one, self.key) for one in _READ_BACK)
+        return is_shown and facts.get(self.key) != self.want
+
+    def mend(self, line: str, *, manual: str) -> str:
+        """Return how to change the line, or the image, for this change alone."""
+        edit, call = self.edit, engine_call(line)
+        if self.key == _BYTE_CODE:
             return _COMPILE
-        words = (*self.edit.options, *(_environment(self.edit) if client else ()))
-        if self.edit.image:
-            return f"{client} run … {self.edit.image} …"
-        if self.edit.removed and not self.edit.added:
-            return f"leave {' '.join(self.edit.removed)} out"
-        if client:
-            return f"{client} run {' '.join((*self.edit.added, *map(shlex.quote, words)))} …"
-        return "; ".join((*self.edit.commands, *_exports(self.edit)))
+        if edit.image:
+            return f"use the image {edit.image}"
+        if edit.removed:
+            old = " ".join(edit.removed)
+            return f"replace {old} by {' '.join(edit.added)}" if edit.added else f"leave {old} out"
+        if call is None:
+            return "; ".join((*edit.commands, *_exports(edit)))
+        new = " ".join((*edit.added, *map(shlex.quote, (*edit.options, *_environment(edit)))))
+        given = option_texts(line, call, manual)
+        old = next((one for one in given if _role(one) == _role(new)), "")
+        return f"replace {old} by {new}" if old else f"{' '.join(call.client)} run {new} …"
 
 
 def edited(line: str, edit: Edit, *, manual: str) -> str:
@@ -156,18 +193,25 @@ def edited(line: str, edit: Edit, *, manual: str) -> str:
 
     `manual` is what `run --help` of the engine prints.
     """
-    for name, value in edit.variables:  # where the line sets it itself
-        new = f"{_MARK}_{name}=" if value is None else f"{name}={shlex.quote(value)}"
-        line = re.sub(rf"\b{name}=[^\s'\";&|]*", lambda _, new=new: new, line)  # type: ignore[misc]
     call = engine_call(line)
     if call is None:
-        return "".join(f"{one}; " for one in (*edit.commands, *_exports(edit))) + line
+        first = (*(f"{one} || exit 125" for one in edit.commands), *_exports(edit))
+        return "".join(f"{one}; " for one in first) + _without_settings(line, edit)
     start, end = call.spans[given_options(call.words, manual)[1]]
     before, image, after = line[:start], edit.image or line[start:end], line[end:]
     for text in edit.removed:
         before = re.sub(rf"(?<=\s){re.escape(text)}(?=\s|$)", "", before, count=1)
     words = shlex.join((*edit.options, *_environment(edit)))
     return " ".join(filter(None, (before.rstrip(), *edit.added, words, image))) + after
+
+
+def _without_settings(line: str, edit: Edit) -> str:
+    """Return a line that does not set these variables itself, at its beginning."""
+    names = dict(edit.variables)
+    settings = _SETTINGS.match(line)
+    end = settings.end() if settings else 0
+    kept = (one[0] for one in _SETTING.finditer(line[:end]) if one[1] not in names)
+    return "".join(f"{one} " for one in kept) + line[end:]
 
 
 def changes(differences: Iterable[FactDifference], *, cache: str, is_engine: bool) -> list[Change]:
@@ -179,45 +223,59 @@ def changes(differences: Iterable[FactDifference], *, cache: str, is_engine: boo
     for one in differences:
         edit = _edit(one.key, one.reference, cache=cache, is_engine=is_engine)
         if edit is not None:
-            turned = replace(one, reference=one.value, value=one.reference)
-            found.setdefault(edit, Change(key=one.key, what=describe(turned), edit=edit))
+            what = describe(replace(one, reference=one.value, value=one.reference))
+            change = Change(key=one.key, what=what, edit=edit, want=one.reference)
+            found.setdefault(edit, change)
     return list(found.values())
 
 
-def option_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
-    """Return the options in which two calls of an engine differ, each as a change."""
+def line_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
+    """Return the image and the options in which two calls of an engine differ, each as a change."""
     calls = engine_call(fast), engine_call(slow)
     if calls[0] is None or calls[1] is None:
         return []
-    wanted, given = (
-        list(option_texts(line, call, manual))
-        for line, call in zip((fast, slow), calls, strict=True)
-        if call is not None
-    )
+    pairs = [(line, call) for line, call in zip((fast, slow), calls, strict=True) if call]
+    places = [call.spans[given_options(call.words, manual)[1]] for _, call in pairs]
+    images = [line[begin:end] for (line, _), (begin, end) in zip(pairs, places, strict=True)]
+    found: list[Change] = []
+    if images[0] != images[1]:
+        what = f"the image {images[1]} → {images[0]}"
+        found.append(Change(key="image.id", what=what, edit=Edit(image=images[0])))
+    wanted, given = (list(option_texts(line, call, manual)) for line, call in pairs)
     for text in [one for one in wanted if one in given]:
         wanted.remove(text)
         given.remove(text)
-    found: list[Change] = []
     for text in given:
-        name = re.split(r"[\s=]", text)[0]
-        same = next((one for one in wanted if re.split(r"[\s=]", one)[0] == name), None)
+        same = next((one for one in wanted if _role(one) == _role(text)), None)
         if same is not None:
             wanted.remove(same)
         edit = Edit(removed=(text,), added=() if same is None else (same,))
         what = f"{text} is removed" if same is None else f"{text} → {same}"
-        found.append(Change(key=f"option.{name.lstrip('-')}", what=what, edit=edit))
+        found.append(Change(key=f"option.{_role(text)[0]}", what=what, edit=edit))
     for text in wanted:
-        name = re.split(r"[\s=]", text)[0].lstrip("-")
-        found.append(
-            Change(key=f"option.{name}", what=f"{text} is added", edit=Edit(added=(text,)))
-        )
+        key = f"option.{_role(text)[0]}"
+        found.append(Change(key=key, what=f"{text} is added", edit=Edit(added=(text,))))
     return found
 
 
-def image_change(fast: str, slow: str) -> Change:
-    """Return the change of one image to another."""
-    edit = Edit(image=fast)
-    return Change(key="image.id", what=f"the image {slow} → {fast}", edit=edit)
+def replaces(option: Change, other: Change) -> bool:
+    """Return whether an option in which lines differ says what another change would do."""
+    texts = (*option.edit.removed, *option.edit.added)
+    return bool(other.edit.options) and _role(" ".join(other.edit.options)) in map(_role, texts)
+
+
+def _role(text: str) -> tuple[str, str]:
+    """Return the name of an option, and which of several of that name it is."""
+    word = re.match(r"--?([\w-]+?)(?:[\s=]+(.*))?$", text, re.DOTALL)
+    if word is None:
+        return text, ""
+    name, value = word[1], (word[2] or "").strip("'\"")
+    if name in _BY_NAME:
+        return name.removesuffix("nv"), value.partition("=")[0]
+    if name in _BY_TARGET:
+        parts = value.split(":")
+        return name[0], parts[1] if len(parts) > 1 else parts[0]
+    return name, ""
 
 
 def _edit(key: str, want: FingerprintValue, *, cache: str, is_engine: bool) -> Edit | None:
@@ -225,7 +283,7 @@ def _edit(key: str, want: FingerprintValue, *, cache: str, is_engine: bool) -> E
     name = _VARIABLES.get(key) or (key[4:] if holds_for("env", key) else "")
     if name and want != _SET:
         return Edit(variables=((name, None if want is None else str(want)),))
-    if key == "python.uncompiled":
+    if key == _BYTE_CODE:
         return _with_byte_code(cache, is_engine=is_engine)
     if not is_engine:
         return _shell_limit(key, want)
@@ -252,10 +310,9 @@ def _shell_limit(key: str, want: FingerprintValue) -> Edit | None:
 
 def _environment(edit: Edit) -> list[str]:
     """Return the options that set variables in a container; one without a value is removed."""
-    pairs = ((name, value) for name, value in edit.variables)
     return [
         word
-        for name, value in pairs
+        for name, value in edit.variables
         for word in ("--env", name if value is None else f"{name}={value}")
     ]
 

@@ -71,7 +71,7 @@ def capture_of(folder: RunFolder) -> Capture:
     if not read or count < LEAST_PROCESSES:
         raise RunFolderError(
             f"the line ran {count} times, too few for a capture",
-            details=f"a verdict needs at least {LEAST_PROCESSES}",
+            details=f"a capture needs at least {LEAST_PROCESSES} rounds",
             hint="raise --budget",
         )
     return Capture(
@@ -105,8 +105,8 @@ def read_capture(path: Path) -> Capture:
             raise msgspec.ValidationError(f"it holds fewer than {LEAST_PROCESSES} processes")
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(
-            f"{path} is no capture",
+            f"{path} cannot be read as a capture",
             details=str(error),
-            hint="make one with this version's envcompare capture 'LINE' --output slow.capture",
+            hint="check the path, or make one: envcompare capture 'LINE' --output slow.capture",
         ) from error
     return capture

@@ -41,7 +41,7 @@ def test_file_that_is_no_capture_is_refused(tmp_path: Path, text: str) -> None:
     """With how to make one."""
     path = tmp_path / "bad.capture"
     path.write_text(text)
-    with pytest.raises(ConfigError, match="is no capture") as refused:
+    with pytest.raises(ConfigError, match="cannot be read as a capture") as refused:
         read_capture(path)
     assert "envcompare capture" in str(refused.value.hint)
 
@@ -53,7 +53,7 @@ def test_times_below_one_are_refused(tmp_path: Path, wall_ns: int) -> None:
     content = msgspec.to_builtins(CAPTURE)
     content["control"][0]["wall_ns"] = wall_ns
     path.write_bytes(msgspec.json.encode(content))
-    with pytest.raises(ConfigError, match="is no capture"):
+    with pytest.raises(ConfigError, match="cannot be read as a capture"):
         read_capture(path)
 
 
@@ -66,7 +66,7 @@ def test_lines_are_measured_as_often_as_the_shortest_capture(tmp_path: Path) -> 
     assert [table.most_rounds for table in settings.workloads.values()] == [10]
     with pytest.raises(ConfigError, match="holds whole processes"):
         line_settings(("true", str(path)), {"lockstep": True})
-    with pytest.raises(ConfigError, match="is no capture"):
+    with pytest.raises(ConfigError, match="cannot be read as a capture"):
         line_settings(("true", "missing.capture"), {})
     with pytest.raises(ConfigError, match="is a capture already"):
         twice(f"slow={path}")

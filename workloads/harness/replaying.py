@@ -29,6 +29,7 @@ def replayed(path: str, request: Dict[str, Any]) -> Dict[str, Any]:
                 "programs": {},
                 "code_hash": capture["line"],
                 "fingerprint": capture["facts"],
+                "is_captured": True,
             }
         is_control = os.environ.get("ENVCOMPARE_ARM", "").endswith("~control")
         times = capture["control" if is_control else "processes"]

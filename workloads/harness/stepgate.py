@@ -31,7 +31,7 @@ from harness.wire import encode, parse_request, read_line
 
 _MODULE = "torch.optim.optimizer"
 SEVERAL = "several processes of the script take steps"
-_HINT = "leave --lockstep out"
+_HINT = "time whole processes: leave --lockstep and --step out"
 _RESUMED = "torch_dynamo_resume_in_wrapper"
 _OLD = "the script's PyTorch is older than 2.0 and cannot report steps"
 _SKIPPED = 4  # steps (compilation, autotuning), besides the first, which shows the cycle

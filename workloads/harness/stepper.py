@@ -176,6 +176,7 @@ class Stepper:
             answer = process.ask(request)
         known = {key: value for key, value in self._outside().items() if value is not None}
         found = {**answer["facts"], **known}
+        found["script.start_ms"] = process.start_ns // 10**6
         path = str(found.pop("env.PYTHONPATH", ""))
         own = [one for one in path.split(os.pathsep) if one and not one.endswith("harness/probe")]
         if own:
@@ -228,6 +229,7 @@ class _Process:
     def __init__(self, line: str, folder: str, step: str) -> None:
         self.pid = 0
         self.step_ns = 0  # of the last step before its first turn
+        self.start_ns = 0  # from the start of the line to this step
         self.device = "cpu"
         self.work: Dict[str, Any] = {}
         self._folder = folder
@@ -248,6 +250,7 @@ class _Process:
         with open(os.path.join(folder, STEP_FILE), "w", encoding="utf-8") as file:
             file.write(step)
         os.chmod(file.name, 0o644)
+        self._began_ns = time.monotonic_ns()
         self._process = subprocess.Popen(
             ["sh", "-c", line],
             stdin=subprocess.DEVNULL,
@@ -260,13 +263,15 @@ class _Process:
         """Wait until the script has taken its first steps; raises ProcessError if it ends."""
         self._await(self._listener)
         self._gate, _ = self._listener.accept()
+        self.start_ns = time.monotonic_ns() - self._began_ns
         size = struct.calcsize("3i")
         peer = self._gate.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
         self.pid, _, _ = struct.unpack("3i", peer)
         self._send({"op": "taken"})
         first = self._receive()
         if not first["ok"]:
-            raise ProcessError(first["why"], hint=_WHOLE_HINT)
+            other = "name another function, or " if self._step else ""
+            raise ProcessError(first["why"], hint=f"{other}{_WHOLE_HINT}")
         self.step_ns, self.device, self.work = first["step_ns"], first["device"], first["work"]
 
     def ask(self, request: Dict[str, Any]) -> Dict[str, Any]:

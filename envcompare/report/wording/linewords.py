@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from typing import Final
 
 from envcompare.analysis.model import ArmSummary, Comparison, RunComparison
-from envcompare.fingerprint import CONTAINER_START, fact, holds_for
+from envcompare.fingerprint import CONTAINER_START, SCRIPT_START, fact, holds_for
 from envcompare.fingerprint.evidence import likelihood_in_lines
 from envcompare.fingerprint.sentences import describe
 from envcompare.report.wording import duration
@@ -21,7 +21,8 @@ _MOST_CANDIDATES: Final = 5
 _MOST_OF_CANDIDATE: Final = 120  # characters
 _MOST_CHANGED: Final = 200  # characters
 _READ: Final = "uid"  # a fact of every process that was read
-_MUCH: Final = 0.25  # of a difference in time
+_MUCH: Final = 0.25  # of a time, or of a difference
+_FELT_MS: Final = 500
 # Facts of which only a larger value (1) or only a smaller one (-1) can slow a line down.
 _SLOWING: Final = {
     "python.uncompiled": 1,
@@ -47,18 +48,22 @@ _NOT_READ: Final = (
 def line_causes(run: RunComparison, comparisons: Iterable[Comparison]) -> tuple[str, ...]:
     """Return in what words two lines differ, and the candidates for the cause, likeliest first.
 
-    Empty unless the arms are lines and their difference is decided.
+    Empty unless the arms are lines; without candidates unless their difference is decided.
     """
-    decided = [one for one in comparisons if one.outcome in MOVED]
+    compared = list(comparisons)
+    decided = [one for one in compared if one.outcome in MOVED]
     arms = {one.arm: one for one in run.arms}
-    if not decided or (arm := arms.get(decided[0].arm)) is None or arm.stack != "line":
+    arm = next((arms[one.arm] for one in compared if one.arm in arms), None)
+    if arm is None or arm.stack != "line":
         return ()
-    before = arms[run.reference_of(arm.arm)].reference
-    words = _changed_words(before, arm.reference)
-    texts = [f"The lines differ: {words}." if words else "The lines are equal."]
-    if CAPTURED in {arm.environment, arms[run.reference_of(arm.arm)].environment}:
-        texts = []
-    texts += _start_sentence(decided[0], arms[run.reference_of(arm.arm)], arm)
+    before = arms[run.reference_of(arm.arm)]
+    texts = _script_starts(before, arm)
+    if not decided:
+        return tuple(texts)
+    words = _changed_words(before.reference, arm.reference)
+    if CAPTURED not in {arm.environment, before.environment}:
+        texts.insert(0, f"The lines differ: {words}." if words else "The lines are equal.")
+    texts += _start_sentence(decided[0], before, arm)
     if run.proof is not None and run.proof.arm == arm.arm:
         texts += proof_texts(run.proof)
         if run.proof.outcome in {"cause", "contributes"}:
@@ -118,6 +123,17 @@ def _amount(value: FingerprintValue) -> float:
     if isinstance(value, tuple):
         return len(value)
     return value if isinstance(value, int | float) else math.inf
+
+
+def _script_starts(before: ArmSummary, after: ArmSummary) -> list[str]:
+    """Return how long scripts took before their steps were measured, if they differ much."""
+    first, second = (one.facts.get(SCRIPT_START) for one in (before, after))
+    if not (isinstance(first, int) and isinstance(second, int)):
+        return []
+    if abs(second - first) < max(_MUCH * max(first, second), _FELT_MS):
+        return []
+    times = f"{duration(first / 1000)} in {before.arm} and {duration(second / 1000)} in {after.arm}"
+    return [f"Imports, data and the first steps took {times} (one start each, at the same time)."]
 
 
 def _start_sentence(comparison: Comparison, before: ArmSummary, after: ArmSummary) -> list[str]:

@@ -13,7 +13,7 @@ _MOST_NAMED: Final = 4
 _HEADS: Final = {
     "cause": "The cause, proven by changing it: ",
     "contributes": "A part of the cause, proven by changing it: ",
-    "not-proven": "Likeliest cause, not proven: ",
+    "not-proven": "Best candidate, not proven: ",
 }
 
 
@@ -22,15 +22,17 @@ def proof_texts(proof: Proof) -> list[str]:
     texts = [_result(proof)]
     if proof.mend and proof.outcome in {"cause", "contributes"}:
         cost = f" What it costs: {proof.cost}." if proof.cost else ""
-        texts.append(f"To mend it: {proof.mend}.{cost}")
+        texts.append(f"To fix it: {proof.mend}.{cost}")
     found = set(proof.confirmed.keys if proof.confirmed else ())
     others = [one for one in proof.tried if found.isdisjoint(one.keys)]
-    small = [one for one in others if one.share is not None and one.share.high < _SMALL]
+    # of several changes one may hide what another does
+    alone = [one for one in others if len(one.keys) == 1]
+    small = [one for one in alone if one.share is not None and one.share.high < _SMALL]
     if small:
         most = max(one.share.high for one in small if one.share is not None)
         texts.append(f"Not the cause: {_named(small)}; it closes at most {_percent(most)}.")
     failed = [one for one in others if one.failed]
-    texts += (f"Not tried: {_named([one])}: {one.failed}." for one in failed)
+    texts += (f"Not measured: {_named([one])}: {one.failed}." for one in failed)
     return texts
 
 
@@ -39,10 +41,13 @@ def _result(proof: Proof) -> str:
     if confirmed is None:
         highs = [one.share.high for one in proof.tried if one.share is not None]
         if not highs:
-            return "No property in which the lines differ can be changed by envcompare."
+            return (
+                "No change could be measured; a longer --budget may help."
+                if proof.tried
+                else "envcompare can change no property in which the lines differ."
+            )
         return (
-            f"Nothing that envcompare can change closes more than {_percent(max(highs))} of the "
-            "difference."
+            f"Nothing that was measured closes more than {_percent(max(highs))} of the difference."
         )
     what = _HEADS[proof.outcome] + shortened(confirmed.what, most=_MOST_OF_CHANGE)
     if confirmed.share is None:
