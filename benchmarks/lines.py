@@ -1,10 +1,9 @@
-"""Print whether `envcompare why --prove` names and proves the known cause of slow command lines.
+"""Print whether `envcompare why` names the known cause of slow command lines.
 
 Each case is a small form of a slowdown, most of them from public threads: two command lines, the
 second slower. A case counts as named if the second line is found slower and its cause is the first
-or second candidate. It counts as proven if what closes the difference is a fact of the cause, an
-option in which the lines differ, or the image. A run that was stopped goes on with the case it was
-at. Needs root and Docker.
+or second candidate on the first screen. A run that was stopped goes on with the case it was at.
+Needs root and Docker.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import click
 from faults_page import keep_record, kept_records
@@ -242,19 +240,6 @@ class Record:
     candidates: tuple[str, ...]
     denied: tuple[str, ...]  # facts that differ and were said to have no effect
     conditions: Conditions
-    proof: str = "none"  # its outcome
-    key: str = ""  # what was changed
-    what: str = ""
-    share: tuple[float, float, float] | None = None  # of the gap, with its interval
-    placebo: tuple[float, float, float] | None = None
-    trials: int = 0
-
-    @property
-    def is_of_cause(self) -> bool:
-        """Tell whether what was changed is the cause, or contains it."""
-        case = CASES[self.case]
-        images = {"image.id"} if case.images[0] != case.images[1] else set()
-        return self.key in {*case.names, *images} or self.key.startswith("option.")
 
     @property
     def place(self) -> int | None:
@@ -287,18 +272,8 @@ def _records(places: Places) -> tuple[Record, ...]:
 
 
 def _measure(name: str, base: str, *, budget_s: float, places: Places) -> Record:
-    case, watch = CASES[name], Watch.begin()
-    tags = [IMAGE.format(f"{name}-{arm}") for arm in "ab"]
-    for tag, lines in zip(tags, case.images, strict=True):
-        _call("docker", "build", "--quiet", "--tag", tag, "-", given=f"FROM {base}\n{lines}")
-    out = places.work / "lines" / f"{name}-{time.time():.0f}"
-    with tempfile.TemporaryDirectory(prefix="envcompare-lines-") as folder, _around(case, folder):
-        for file, content in case.files.items():
-            path = Path(folder) / file
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(content)
-        both = (line.format(*tags) for line in case.lines)
-        run = compare_lines("--prove", *both, budget_s=budget_s, folder=folder, out=out)
+    watch = Watch.begin()
+    run = measured(name, base, budget_s=budget_s, places=places)
     (compared,) = run.compared
     shown, _ = line_candidates(run, compared)
     differing = [one for one in run.differences if one.arm == compared.arm]
@@ -310,24 +285,23 @@ def _measure(name: str, base: str, *, budget_s: float, places: Places) -> Record
         candidates=tuple(one.key for one in shown),
         denied=tuple(one.key for one in differing if one.is_felt is False),
         conditions=watch.conditions(),
-        **_proof(run),
     )
 
 
-def _proof(run: RunComparison) -> dict[str, Any]:
-    proof = run.proof
-    if proof is None or proof.confirmed is None:
-        return {"trials": len(proof.runs) if proof else 0}
-    shares = (proof.confirmed.share, proof.placebo)
-    share, placebo = (None if one is None else (one.value, one.low, one.high) for one in shares)
-    return {
-        "proof": proof.outcome,
-        "key": proof.confirmed.keys[0],
-        "what": proof.confirmed.what,
-        "share": share,
-        "placebo": placebo,
-        "trials": len(proof.runs),
-    }
+def measured(name: str, base: str, *options: str, budget_s: float, places: Places) -> RunComparison:
+    """Return what `envcompare why` finds in the lines of a case, with further options."""
+    case = CASES[name]
+    tags = [IMAGE.format(f"{name}-{arm}") for arm in "ab"]
+    for tag, lines in zip(tags, case.images, strict=True):
+        _call("docker", "build", "--quiet", "--tag", tag, "-", given=f"FROM {base}\n{lines}")
+    out = places.work / "lines" / f"{name}-{time.time():.0f}"
+    with tempfile.TemporaryDirectory(prefix="envcompare-lines-") as folder, _around(case, folder):
+        for file, content in case.files.items():
+            path = Path(folder) / file
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(content)
+        both = (line.format(*tags) for line in case.lines)
+        return compare_lines(*options, *both, budget_s=budget_s, folder=folder, out=out)
 
 
 def compare_lines(*words: str, budget_s: float, folder: str, out: Path) -> RunComparison:
@@ -391,8 +365,6 @@ def write_page(places: Places) -> str:
         if one.outcome == "slower" and one.place is not None and one.place <= NAMED
     ]
     denied = [one for one in records if one.is_denied]
-    proven = [one for one in records if one.proof == "cause" and one.is_of_cause]
-    wrong = [one for one in records if one.proof == "cause" and not one.is_of_cause]
     page = "\n".join((
         "# Known causes of slow lines",
         "",
@@ -400,22 +372,16 @@ def write_page(places: Places) -> str:
         "them modelled on public threads, each measured once as two command lines of which the "
         "second is slower; raw data in "
         f"`benchmarks/results/{DATA}`. The table shows the place of the cause among the "
-        "candidates, what `--prove` changed, and what share of the difference that closes, with "
-        "its 95 % interval. In each case both lines run in containers of one base image, so little "
-        "else differs.",
+        "candidates on the first screen. A candidate is not proven. In each case both lines run in "
+        "containers of one base image, so little else differs.",
         "",
-        "| cause | from | printed | verdict | place of the cause | first candidate | changed "
-        "| closes |",
-        "|---|---|---|---|---|---|---|---|",
+        "| cause | from | printed | verdict | place of the cause | first candidate |",
+        "|---|---|---|---|---|---|",
         *map(_row, records),
         "",
         f"- {len(named)} of {len(records)} second lines were found slower with the cause as first "
         "or second candidate.",
         f"- The cause was ruled out in {len(denied)}.",
-        f"- Its proof: in {len(proven)} of {len(records)}, a change of the cause surely closes "
-        "more than half of the difference; in "
-        f"{sum(one.key == 'image.id' for one in proven)} of them it is the whole image. Something "
-        f"else was called the cause in {len(wrong)}.",
     ))  # fmt: skip
     places.write_page(PAGE, page, (one.conditions for one in records))
     return page
@@ -426,12 +392,7 @@ def _row(record: Record) -> str:
     change = "none" if record.change is None else f"{record.change:+.1%}"
     place = "denied" if record.is_denied else record.place or "none"
     first = f"`{record.candidates[0]}`" if record.candidates else "none"
-    what, closes = f"`{record.what}`" if record.what else "nothing", record.proof
-    if record.share is not None:
-        value, low, high = (100 * one for one in record.share)
-        closes = f"{value:.0f} % ({low:.0f} to {high:.0f}), {record.proof}"
-    cells = (case.says, case.source, change, record.outcome, place, first, what, closes)
-    return f"| {' | '.join(map(str, cells))} |"
+    return f"| {case.says} | {case.source} | {change} | {record.outcome} | {place} | {first} |"
 
 
 if __name__ == "__main__":

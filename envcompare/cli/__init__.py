@@ -19,22 +19,17 @@ import click
 
 from envcompare import bundled
 from envcompare.bundled import __version__
-from envcompare.cli import reading
+from envcompare.cli import lines, reading
 from envcompare.cli.options import (
-    CAPTURED,
     CLEANED,
-    CONTAINERS,
     EXPERIMENT,
-    LINES,
     LOOKING,
     PLACES,
-    SUFFIX,
     command_line,
-    line_settings,
     settings_of,
     taking,
-    twice,
 )
+from envcompare.cli.running import Planned, check_places, create, measured
 from envcompare.console import Display, print_bytes, print_event, print_lines
 from envcompare.errors import (
     ConfigError,
@@ -44,27 +39,17 @@ from envcompare.errors import (
     as_known,
     unexpected,
 )
-from envcompare.text import age_text, counted, escaped_json, is_masked, masked, shortened, visible
+from envcompare.text import age_text, counted, escaped_json, is_masked, masked, visible
 
 if TYPE_CHECKING:
     from envcompare.analysis.compare import ArmProgress, CellStatus, RunStatus
-    from envcompare.analysis.model import RunComparison
-    from envcompare.config.experiment import Experiment
     from envcompare.config.plan import Plan
     from envcompare.doctor.checks import HostExamination
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import Job
-    from envcompare.transport.hosts import HostSpec
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_MOST_OF_LINE = 1000  # characters
-_OTHER_WORK, _UNDECIDED = 6, 7  # exit codes of `why`
-_DECIDED = ("slower", "faster", "equivalent")
-_CLIENT = (
-    "its container is not read, only the client: write the line as one `docker run` or `podman run`"
-)
 _AGAIN = ("allow_mismatch", "wait")  # may differ when a run is resumed
-_Planned = tuple["Experiment", "Plan", "tuple[HostSpec, ...]"]
 
 
 @click.group(context_settings=_CONTEXT)
@@ -239,7 +224,7 @@ def run(
             print_lines([_all_measured(folder, experiment.sessions)])
             return
         if new is None:
-            _check_places(experiment, hosts, display)
+            check_places(experiment, hosts, display)
         if doubt:
             display.say(doubt)
         folder.listener = print_event if events else None
@@ -256,7 +241,7 @@ def run(
         display.say(f"run {run_id}: {part}{_size(job.plan)}")
         for line in file_lines(job.plan):
             display.say(f"  {line}")
-        exit_code, _ = _measured(job)
+        exit_code, _ = measured(job)
         if session is not None:
             _tell_sessions(job, experiment.sessions)
     sys.exit(exit_code)
@@ -274,7 +259,7 @@ def _refuse_with_resume(values: dict[str, Any]) -> None:
 
 def _begin(
     values: dict[str, Any], display: Display, *, accept_many: bool
-) -> tuple[RunFolder, _Planned | None]:
+) -> tuple[RunFolder, Planned | None]:
     """Return the folder and plan of a new run, or the folder of --sessions to continue."""
     from envcompare.cli.planning import planned, session_run
 
@@ -284,151 +269,7 @@ def _begin(
         is_seeded = flags.seed is not None or file.seed is not None
         if (begun := session_run(experiment, is_seeded=is_seeded)) is not None:
             return begun, None
-    return _create((experiment, plan, hosts), display), (experiment, plan, hosts)
-
-
-def _create(new: _Planned, display: Display) -> RunFolder:
-    """Return the folder of a new run, once its hosts and base image are known to be available."""
-    from envcompare.run_folder.results import RunFolder
-    from envcompare.runner import walk
-
-    experiment, plan, hosts = new
-    _check_places(experiment, hosts, display)
-    record = walk.run_record(plan, experiment, command_line=command_line())
-    return RunFolder.create(experiment.out, record)
-
-
-@click.command()
-@click.argument("lines", nargs=-1, metavar="'LINE' 'LINE'…")
-@taking(LINES)
-@click.pass_obj
-def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None:  # noqa: ANN401
-    """Compare command lines exactly as you type them; the first is the reference.
-
-    \b
-    envcompare why 'python train.py' 'docker run --rm -v $PWD:/w -w /w app:2 python train.py'
-
-    For PyTorch training, add --lockstep: it compares steps, and the script need not end.
-
-    Each line runs several times, in random order, by `sh -c` in the current folder. envcompare adds
-    two labels and `--cidfile` to `docker run` and `podman run`; `--lockstep` also adds a probe: two
-    mounts, and PYTHONPATH. 'fast=python train.py' names a line. By default, differences below 5 %
-    count as equal, and the budget is 600 s. Exit 3: a line cannot be run. 4: a line failed. 6: the
-    lines do different work. 7: a line is undecided.
-    """
-    is_proof = values["prove"]
-    exit_code, comparison, folder = _measure_lines(lines, values, display, is_shown=not is_proof)
-    if is_proof:
-        comparison = _proven(comparison, folder, values, display)
-    if comparison.failures and all(one.phase == "checksum" for one in comparison.failures):
-        exit_code = _OTHER_WORK
-    undecided = any(one.outcome not in _DECIDED for one in comparison.compared)
-    sys.exit(exit_code or (_UNDECIDED if undecided else 0))
-
-
-def _proven(
-    comparison: RunComparison, folder: RunFolder, values: dict[str, Any], display: Display
-) -> RunComparison:
-    """Look for the cause of a difference, show the report with it, and return the results."""
-    from envcompare.cli.conclusion import conclude, show_summary
-    from envcompare.cli.proving import prove
-    from envcompare.run_folder.results import PROOF
-
-    def measure(
-        lines: tuple[str, ...],
-        rounds: int | None,
-        **settings: Any,  # noqa: ANN401
-    ) -> tuple[RunComparison, RunFolder]:
-        given = {**values, **settings, "target": None}
-        _, found, trial = _measure_lines(lines, given, display, most_rounds=rounds, is_shown=False)
-        return found, trial
-
-    display.say("looking for the cause")
-    try:
-        proof = prove(comparison, folder, measure, budget_s=comparison.budget_s)
-        if proof is not None:
-            folder.write_json(PROOF, proof)
-    except InterruptedRunError as error:
-        raise InterruptedRunError(
-            "the search for the cause was interrupted",
-            details="the verdict is kept, and not proven",
-            hint="run the command again, or read the report",
-        ) from error
-    finally:
-        comparison, report = conclude(folder)
-        show_summary(comparison, report)
-    return comparison
-
-
-def _measure_lines(
-    lines: tuple[str, ...],
-    values: dict[str, Any],
-    display: Display,
-    *,
-    most_rounds: int | None = None,
-    is_shown: bool = True,
-) -> tuple[int, RunComparison, RunFolder]:
-    """Carry out a run of lines, and return the exit code, the results and their folder."""
-    from envcompare.cli.planning import planned
-    from envcompare.config.settings import Settings
-    from envcompare.run_folder import locked
-    from envcompare.runner import Job
-
-    settings = line_settings(lines, values, most_rounds=most_rounds)
-    new = planned(settings, Settings(), accept_many=True)
-    folder, (experiment, plan, hosts) = _create(new, display), new
-    with locked(folder.path, by="run"):
-        job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
-        for arm in experiment.arms:
-            display.say(f"{arm.id}: {shortened(masked(arm.reference), most=_MOST_OF_LINE)}")
-            if not arm.traits.programs and CONTAINERS.search(arm.reference):
-                display.say(f"  {_CLIENT}")
-        return (*_measured(job, is_shown=is_shown), folder)
-
-
-@click.command()
-@click.argument("line", metavar="'LINE'")
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
-    metavar=f"FILE{SUFFIX}",
-    help="File to write; it must not exist.",
-)
-@taking(CAPTURED)
-@click.pass_obj
-def capture(display: Display, /, *, line: str, output: Path, **values: Any) -> None:  # noqa: ANN401
-    """Measure one command line here, and keep it in a file to compare with elsewhere.
-
-    \b
-    envcompare capture 'python train.py' -o slow.capture       where it is slow
-    envcompare why 'python train.py' slow.capture              where it is fast
-
-    The line runs against itself, as by `why`, which shows how much its time varies on this machine.
-    The file holds times and facts, and no file of yours. Exit codes are those of `why`, without 7;
-    5: too few rounds.
-    """
-    from envcompare.run_folder.captures import capture_of, write_capture
-
-    why = ""
-    if output.suffix != SUFFIX:
-        why = f"does not end with {SUFFIX}"
-    elif output.exists():
-        why = "exists already"
-    elif not os.access(output.parent, os.W_OK | os.X_OK):
-        why = "cannot be written: its folder is missing, or not yours to write"
-    if why:
-        raise ConfigError(f"--output {output} {why}", hint=f"name a new file, such as slow{SUFFIX}")
-    try:
-        exit_code, comparison, folder = _measure_lines(twice(line), values, display)
-    except InterruptedRunError as error:
-        hint = "run envcompare capture again"
-        raise InterruptedRunError(error.brief, details=error.details, hint=hint) from error
-    if comparison.failures:
-        sys.exit(exit_code)
-    write_capture(output, capture_of(folder))
-    display.say(f"{output}: compare it with envcompare why 'LINE' {shlex.quote(str(output))}")
+    return create((experiment, plan, hosts), display), (experiment, plan, hosts)
 
 
 def _all_measured(folder: RunFolder, sessions: int) -> str:
@@ -462,41 +303,6 @@ def _tell_sessions(job: Job, planned: int) -> None:
         ]
     for line in lines:
         job.display.say(line)
-
-
-def _check_places(experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display) -> None:
-    """Refuse an unavailable allocation, host or base image before anything is built."""
-    from envcompare.hosts.allocation import check_available
-    from envcompare.hosts.opening import require_base, require_free
-
-    check_available(experiment.allocation)
-    if experiment.allocation is None and not experiment.wait_s:
-        require_free(hosts, experiment)
-    require_base(hosts, experiment, display.say)
-
-
-def _measured(job: Job, *, is_shown: bool = True) -> tuple[int, RunComparison]:
-    """Carry out a run, write its report and print its summary; return the exit code and results.
-
-    Raises InterruptedRunError if the user stopped it.
-    """
-    from envcompare.errors import handling_signals
-    from envcompare.runner import walk
-
-    with handling_signals(job.interruption, job.display.say):
-        exit_code = walk.run(job)
-    from envcompare.cli.conclusion import conclude, show_summary  # not during measuring
-
-    comparison, report = conclude(job.folder)
-    if is_shown:
-        show_summary(comparison, report, job.display if job.folder.listener else None)
-    if job.interruption.is_requested:
-        raise InterruptedRunError(
-            "the run was interrupted",
-            details="what was measured is saved",
-            hint=f"envcompare run --resume {shlex.quote(str(job.folder.path))}",
-        )
-    return exit_code, comparison
 
 
 @click.command()
@@ -725,5 +531,5 @@ def _interval(arm: ArmProgress) -> str:
     return f"{signed_percent(arm.estimate)} ({signed_interval(arm.low, arm.high)})"
 
 
-for _command in (run, why, capture, plan, doctor, build, clean, status, *reading.COMMANDS):
+for _command in (run, *lines.COMMANDS, plan, doctor, build, clean, status, *reading.COMMANDS):
     app.add_command(_command)

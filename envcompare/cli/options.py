@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import re
-import string
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -25,15 +24,13 @@ from envcompare.config.settings import (
     options,
     parse_settings,
 )
-from envcompare.config.workloads import COMMAND_NAME, SHELL, VARIABLE_SETTING, command_words
+from envcompare.config.workloads import COMMAND_NAME, VARIABLE_SETTING, command_words
 from envcompare.errors import ConfigError
 from envcompare.files import read_text
 from envcompare.run_folder.profiles import GPU_TOOLS
-from envcompare.run_folder.records import CAPTURED as CAPTURED_LINE
 from envcompare.run_folder.records import Scalar
 from envcompare.text import closest, listed, masked_words, parse_toml
 
-CONTAINERS = re.compile(r"\b(?:docker|podman)\b")
 _F = TypeVar("_F", bound=Callable[..., Any])
 _Decorator = Callable[[_F], _F]
 _CONFIG = click.option(
@@ -47,7 +44,7 @@ _STUDY = click.option(
     metavar="NAME",
     help="Repeat an earlier study; `envcompare list` names them.",
 )
-_MEASURE = click.option(
+MEASURE = click.option(
     "--measure",
     "measures",
     metavar="NAME=REGEX",
@@ -62,7 +59,7 @@ _COMMAND = (
         multiple=True,
         help="Any program, timed as a whole process; repeatable.",
     ),
-    _MEASURE,
+    MEASURE,
     click.option(
         "--command-dir",
         metavar="DIR",
@@ -119,14 +116,6 @@ IMPORT = (
         help="Parent of new run folders. [default: results]",
     ),
 )
-SUFFIX = ".capture"
-_NAMES_CAPTURE = re.compile(rf"\S+{re.escape(SUFFIX)}")
-_NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
-_STEP = re.compile(f"{_NAME}:{_NAME}")
-_NAMED_LINE = re.compile(r"([a-z][a-z0-9-]*)=(.*)", re.DOTALL)
-_SCRIPT = re.compile(r"[^\s'\"=:]+\.(?:py|sh)\b")
-_LINE_MARGIN = 5.0  # percent
-_SEARCHED = 4096  # characters of a line, for the name of a script
 _DEFAULT_FILE = Path("envcompare.toml")
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _INTERPRETERS = re.compile(r"python[\d.]*|torchrun|accelerate|env|nice|time|numactl|taskset")
@@ -195,7 +184,7 @@ def _flag(name: str, option: Option, types: tuple[Any, ...]) -> _Decorator[Any]:
     return click.option(f"--{word}", name, type=number, metavar=option.metavar, help=text)
 
 
-def _presets() -> tuple[_Decorator[Any], ...]:
+def presets() -> tuple[_Decorator[Any], ...]:
     """Return a flag for each preset except the default one."""
     usual, flags = PRESETS["default"], []
     for name, preset in PRESETS.items():
@@ -218,7 +207,8 @@ def _flags(*groups: Group) -> tuple[_Decorator[Any], ...]:
     )
 
 
-def _named_flags(*names: str) -> tuple[_Decorator[Any], ...]:
+def named_flags(*names: str) -> tuple[_Decorator[Any], ...]:
+    """Return the flags of a few settings."""
     return tuple(_flag(name, *options()[name]) for name in names)
 
 
@@ -228,38 +218,9 @@ EXPERIMENT = (
     _CONFIG,
     _STUDY,
     *_COMMAND,
-    *_presets(),
+    *presets(),
     *_flags("how", "stack", "ssh", "lock"),
 )
-LINES = (
-    click.option(
-        "--prepare",
-        metavar="'LINE'",
-        help="Shell line before each process, not timed, as in 'rm -rf out'.",
-    ),
-    click.option("--conclude", metavar="'LINE'", help="Shell line after each process, not timed."),
-    _MEASURE,
-    click.option(
-        "--lockstep",
-        is_flag=True,
-        help="Compare steps of a PyTorch training script instead of whole processes.",
-    ),
-    click.option(
-        "--step",
-        metavar="MODULE:FUNCTION",
-        help="Compare the time from one call of a Python function to the next, as in "
-        "__main__:predict; implies --lockstep.",
-    ),
-    click.option(
-        "--prove",
-        is_flag=True,
-        help="Change the slow line towards the fast one and measure again, to find the cause; "
-        "takes up to --budget once more.",
-    ),
-    *_presets(),
-    *_named_flags("margin", "target", "budget", "seed", "quiet_gate", "title", "out", "wait"),
-)
-CAPTURED = (*LINES[:2], *_named_flags("budget", "seed", "quiet_gate", "title", "out", "wait"))
 PLACES = (*_flags("where"), *_REACHING)
 CLEANED = (*PLACES, *_flags("lock"))
 LOOKING = (*_flags("where", "what"), *_REACHING)
@@ -362,120 +323,6 @@ def _scalar(text: str) -> Scalar:
     return text
 
 
-def line_settings(
-    lines: tuple[str, ...], values: dict[str, Any], *, most_rounds: int | None = None
-) -> Settings:
-    """Return the settings that compare command lines, run in the current folder.
-
-    A line may begin with its name, as in `fast=python train.py`. Raises ConfigError for a repeated
-    name, and for another number of lines than 2 to 26.
-    """
-    from envcompare.environments.line import engine_call, name_of  # --help does without engines
-    from envcompare.run_folder.captures import read_capture
-
-    if not 2 <= len(lines) <= len(string.ascii_lowercase):
-        raise ConfigError(
-            f"why compares 2 to {len(string.ascii_lowercase)} command lines, not {len(lines)}",
-            hint="quote each of them: envcompare why 'python train.py' 'docker run …'",
-        )
-    step = values.get("step")
-    if step and not _STEP.fullmatch(step):
-        raise ConfigError(
-            f"--step {step} is not understood",
-            hint="the form is MODULE:FUNCTION, as in __main__:predict or model:Net.forward",
-        )
-    lockstep = bool(values.get("lockstep") or step)
-    arms: dict[str, str] = {}
-    rounds: list[int] = []
-    for letter, text in zip(string.ascii_lowercase, lines, strict=False):
-        named = _NAMED_LINE.fullmatch(text)
-        name, line = (named[1], named[2]) if named else (letter, text)
-        if any("\ud800" <= character <= "\udfff" or character == "\0" for character in line):
-            raise ConfigError(
-                f"the line {text!a} is not valid UTF-8", hint="write it into a script"
-            )
-        if name in arms or not line.strip():
-            raise ConfigError(
-                f"the line {text!r} is empty" if not line.strip() else f"two lines are {name!r}",
-                hint="give each line its own name, as in 'fast=python train.py'",
-            )
-        if _NAMES_CAPTURE.fullmatch(line) and not engine_call(line):
-            path = Path(line).absolute()
-            captured = read_capture(path)
-            rounds.append(min(len(captured.processes), len(captured.control)))
-            arms[name] = f"{name}={CAPTURED_LINE}:{path}"
-            continue
-        call = engine_call(line)
-        if lockstep and call is None and CONTAINERS.search(line):
-            raise ConfigError(
-                f"the steps of a script in the container of {text!r} cannot be seen",
-                hint="write the line as one `docker run` or `podman run`, or leave --lockstep and "
-                "--step out",
-            )
-        arms[name] = f"{name}={name_of(call.client) if call else 'line'}:{line}"
-    given = {name: value for name, value in values.items() if value not in (None, ())}
-    usual: dict[str, Any] = {} if "preset" in given else {"margin": _LINE_MARGIN}
-    own = {name: given.pop(name, None) for name in ("prepare", "conclude", "step")}
-    given.pop("lockstep", None)
-    measures = _patterns(given.pop("measures", ()))
-    if rounds:
-        _require_runs(given, measures=measures, lockstep=lockstep)
-    given.pop("prove", None)
-    if lockstep:
-        usual |= {"same_cpu": False, "marks": False, "startup": False}
-        if own["prepare"] or own["conclude"] or measures:
-            raise ConfigError(
-                "steps cannot be combined with --prepare, --conclude or --measure",
-                hint="leave --lockstep and --step out to time whole processes",
-            )
-    most = min(rounds, default=most_rounds)
-    table = WorkloadTable(
-        command=SHELL, lockstep=lockstep, most_rounds=most, measures=measures, **own
-    )
-    return Settings(
-        **{**usual, **given},
-        envs=tuple(arms.values()),
-        workloads={_script(lines): table},
-        profile="none",
-        threads="as-run",
-        stabilise=False,
-    )
-
-
-def _require_runs(given: dict[str, Any], *, measures: dict[str, str], lockstep: bool) -> None:
-    """Raise ConfigError for what a capture does not hold."""
-    if given.get("prove"):
-        raise ConfigError(
-            "--prove changes lines and runs them again, which a capture does not allow",
-            hint="leave --prove out",
-        )
-    if measures:
-        raise ConfigError(
-            "a capture holds no output, which --measure would search",
-            hint="leave --measure out",
-        )
-    if lockstep:
-        raise ConfigError(
-            "a capture holds whole processes, no steps",
-            hint="leave --lockstep and --step out",
-        )
-
-
-def twice(text: str) -> tuple[str, str]:
-    """Return a line, without its name, as two lines to compare."""
-    named = _NAMED_LINE.fullmatch(text)
-    line = named[2] if named else text
-    if _NAMES_CAPTURE.fullmatch(line):
-        raise ConfigError(f"{line} is a capture already", hint="give the line itself")
-    return f"a={line}", f"b={line}"
-
-
-def _script(lines: Iterable[str]) -> str:
-    """Return the name of the first script in the lines, else `line`."""
-    scripts = (word for line in lines for word in _SCRIPT.findall(line[:_SEARCHED]))
-    return _name((next(scripts, "line"),))
-
-
 def _with_commands(given: dict[str, Any]) -> dict[str, Any]:
     """Turn `--command` and its companions into workload tables, as in a file."""
     names = {"commands": (), "measures": (), "command_dir": None, "command_timeout": None}
@@ -505,7 +352,7 @@ def tables_of(
     Raises ConfigError for a command that is empty or cannot be split, and for a measure without a
     name or with a duplicate name.
     """
-    patterns = _patterns(measures)
+    found = patterns(measures)
     tables: dict[str, WorkloadTable] = {}
     for text in commands:
         argv = command_words(text)
@@ -514,16 +361,16 @@ def tables_of(
                 f"--command {text!r} is empty",
                 hint="give a program and its arguments, as in --command 'python train.py'",
             )
-        name = base = _name(argv)
+        name = base = command_name(argv)
         for number in range(2, len(commands) + 2):
             if name not in tables:
                 break
             name = f"{base}-{number}"
-        tables[name] = WorkloadTable(command=argv, measures=patterns, cwd=cwd, timeout=timeout)
+        tables[name] = WorkloadTable(command=argv, measures=found, cwd=cwd, timeout=timeout)
     return tables
 
 
-def _name(argv: tuple[str, ...]) -> str:
+def command_name(argv: tuple[str, ...]) -> str:
     """Name a command after its program, or after the script that an interpreter runs.
 
     The names of bundled workloads are reserved.
@@ -543,17 +390,18 @@ def _name(argv: tuple[str, ...]) -> str:
     return f"{name}-command" if is_bundled else name
 
 
-def _patterns(items: tuple[str, ...]) -> dict[str, str]:
-    patterns: dict[str, str] = {}
+def patterns(items: tuple[str, ...]) -> dict[str, str]:
+    """Return the expressions of `--measure` by name; raises ConfigError for a bad or double one."""
+    kept: dict[str, str] = {}
     for name, pattern in map(_measure, items):
-        if name in patterns:
+        if name in kept:
             raise ConfigError(
                 f"two --measure are called `{name}`",
-                details=f"{patterns[name]} and {pattern}",
+                details=f"{kept[name]} and {pattern}",
                 hint="give each measure its own name, or leave one out",
             )
-        patterns[name] = pattern
-    return patterns
+        kept[name] = pattern
+    return kept
 
 
 def _measure(item: str) -> tuple[str, str]:

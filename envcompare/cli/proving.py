@@ -15,6 +15,7 @@ import msgspec
 
 from envcompare.analysis.model import Comparison, RunComparison
 from envcompare.environments.line import EngineCall, engine_call, given_options
+from envcompare.errors import EnvcompareError
 from envcompare.proof import Measured, Search
 from envcompare.proof.levers import Change, changes, line_changes, replaces
 from envcompare.report.wording.linewords import line_candidates
@@ -94,17 +95,17 @@ def _byte_code_folder(call: EngineCall | None, manual: str) -> Iterator[str]:
         cache.mkdir()
         if call is not None:
             cache.chmod(0o777)
-        yield str(cache)
-        if call is None:
-            return
-        with suppress(PermissionError):
-            shutil.rmtree(cache)
-            return
-        # another user's, such as root's in a container
-        image = call.words[given_options(call.words, manual)[1]]
-        volume = ("--volume", f"{parent}:/d", "--entrypoint", "rm", "--user", "0", image)
-        words = (*call.client, "run", "--rm", *volume, "-rf", "/d/cache")
-        run(LOCAL, Command(argv=words), timeout_s=_ANSWER_S)
+        try:
+            yield str(cache)
+        finally:
+            with suppress(OSError):
+                shutil.rmtree(cache)
+            if call is not None and cache.exists():  # another user's, such as root's in a container
+                image = call.words[given_options(call.words, manual)[1]]
+                volume = ("--volume", f"{parent}:/d", "--entrypoint", "rm", "--user", "0", image)
+                words = (*call.client, "run", "--rm", *volume, "-rf", "/d/cache")
+                with suppress(EnvcompareError):
+                    run(LOCAL, Command(argv=words), timeout_s=_ANSWER_S)
 
 
 def _levers(

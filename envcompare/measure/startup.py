@@ -295,6 +295,7 @@ _READ = "uid"  # a fact of every process that was read
 _READINGS = 10  # at most, of a line that ends before it is read
 _WANTED_ROUNDS = 4  # below it there is no verdict; then the first round is not given away
 _LEAST_LIMIT_S = 1.0
+_READING_SHARE = 0.1  # of the budget
 _SHORT_S = 0.01  # a few milliseconds of it are the start of a process, in any environment
 _REMEDY = " (one epoch, 100 steps), or compare training steps with --lockstep"
 _GRACE_S = 60.0  # for the engine, beyond the limit of the program
@@ -384,10 +385,12 @@ class ProcessPass:
         return self.roster.intervals(Readings(self.runs))
 
     def _read_again(self) -> None:
-        """Run lines that ended before they were read again, untimed."""
+        """Run lines that ended before they were read again, untimed, for a part of the budget."""
+        until_s = self.context.remaining_s - _READING_SHARE * self.context.design.budget_s
         for arm in tuple(self._looks):
             for _ in range(_READINGS):
-                if arm in self.roster.failed or arm not in self._looks or self._is_spent:
+                is_over = self._is_spent or self.context.remaining_s < until_s
+                if arm in self.roster.failed or arm not in self._looks or is_over:
                     break
                 self._run(arm, 0)
         self._looks.clear()

@@ -22,7 +22,8 @@ from envcompare.text import masked
 Outcome = Literal["cause", "contributes", "not-proven", "none"]
 Group = Sequence[Change]
 _FAST, _SLOW, _PLACEBO, _CHANGED = "fast", "slow", "placebo", "changed"
-_MOST_ARMS: Final = 3  # of changed lines in a stage, and one with another image
+_MOST_ALONE: Final = 3  # of changes that are measured each alone
+_MOST_ARMS: Final = 5  # of changed lines in a stage
 _ROUNDS: Final = 7  # of a stage, the first of which warms up
 _STAGE_SHARE: Final = 1 / 3  # of the time left, at most, for a stage
 _LEAST_S: Final = 5.0  # for a run
@@ -97,20 +98,22 @@ class Search:
         while groups and self._left_s > _LEAST_S:
             shares, failed = self._stage(groups)
             best = _best(groups, shares)
-            if best is None:
+            if best is None or shares[best].value < _CAUSE:
                 # a change that cannot be run hides what the others of its group do
-                groups = [half for group in failed for half in _halves(group)]
-                continue
-            last = groups[best]
-            if len(last) == 1:
+                halves = [half for group in failed for half in _halves(group)][:_MOST_ARMS]
+                if halves:
+                    last, groups = last if best is None else groups[best], halves
+                    continue
+            if best is None:
                 break
-            groups = _groups(last)
+            last = groups[best]
+            groups = _groups(last) if len(last) > 1 else []
         return last
 
     def _stage(self, groups: Sequence[Group]) -> tuple[dict[int, Share], list[Group]]:
         """Measure the slow line with each group of changes.
 
-        Return the shares that they close, and the groups that could not be measured.
+        Return the shares that they close, and the groups that failed, which may be divided.
         """
         names = [f"{_CHANGED}-{at + 1}" for at in range(len(groups))]
         lines = dict(zip(names, map(self._changed, groups), strict=True))
@@ -122,7 +125,7 @@ class Search:
             self.tried.append(trial)
             if share is not None:
                 shares[at] = share
-            elif len(group) > 1:
+            elif name in measured.failed and len(group) > 1 and measured.folder:
                 failed.append(group)
         return shares, failed
 
@@ -211,7 +214,7 @@ def _groups(changes: Group) -> list[Group]:
     image = [one for one in changes if one.edit.image]
     others = [one for one in changes if not one.edit.image]
     kinds = list(dict.fromkeys(one.kind for one in others))
-    if len(others) <= _MOST_ARMS:
+    if len(others) <= _MOST_ALONE:
         parts: list[Group] = [[one] for one in others]
     elif len(kinds) > 1:
         parts = [[one for one in others if one.kind == kind] for kind in kinds]

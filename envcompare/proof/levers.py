@@ -20,6 +20,7 @@ _CACHE: Final = "/envcompare-pycache"
 _SET: Final = "set"  # of a variable whose value is not kept
 _MARK: Final = "ENVCOMPARE_PLACEBO"
 _READ: Final = "uid"  # a fact of every process that was read
+_PREFIX, _WRITES_NONE = "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE"
 _BYTE_CODE: Final = "python.uncompiled"
 _COMPILE: Final = "python -m compileall -q FOLDERS; of an image, as RUN in its Dockerfile"
 _ALL_RIGHTS: Final = 38  # capabilities of Linux 5.8 and older; newer ones have three more
@@ -33,11 +34,15 @@ _VARIABLES: Final = {
     "allocator.tunables": "GLIBC_TUNABLES",
 }
 # Variables that a line sets at its beginning: names, and values without substitutions.
-_SETTINGS: Final = re.compile(r"(?:[A-Za-z_]\w*=(?:'[^']*'|\"[^\"$`]*\"|[^\s'\"$`;&|()]*)\s+)*")
+_SETTINGS: Final = re.compile(
+    r"(?:[A-Za-z_]\w*=(?:'[^']*'|\"[^\"$`\\]*\"|[^\s'\"$`;&|()\\]*)[ \t]+)*(?![\s;&|)])"
+)
 _SETTING: Final = re.compile(r"([A-Za-z_]\w*)=('[^']*'|\"[^\"]*\"|\S*)")
 # Options that may be repeated: their values are told apart by a name, or by where they are mounted.
 _BY_NAME: Final = frozenset({"e", "env", "ulimit", "security-opt", "label", "sysctl", "add-host"})
 _BY_TARGET: Final = frozenset({"v", "volume", "p", "publish"})
+_BY_VALUE: Final = frozenset({"tmpfs", "cap-add", "cap-drop", "mount", "device", "group-add"})
+_SHORT: Final = {"env": "e", "volume": "v", "publish": "p", "net": "network", "m": "memory"}
 # What options cost in safety if they are added, and if they are left out.
 _COSTS: Final = (
     (r"seccomp=unconfined", "the container may make every system call"),
@@ -46,8 +51,8 @@ _COSTS: Final = (
     (r"--net(?:work)?[ =]host", "the container reaches every port of the host"),
 )
 _PROTECTIONS: Final = (
-    r"--cap-drop|no-new-privileges|--read-only|--user|-u\b|--net(?:work)?[ =]none|--pids-limit"
-    r"|--security-opt"
+    r"--cap-drop|no-new-privileges|--read-only|--user|(?:^|\s)-u\b|--net(?:work)?[ =]none"
+    r"|--pids-limit|--security-opt(?!.*(?:unconfined|disable))"
 )
 _PROTECTED: Final = "the container loses a protection that the line gives it"
 
@@ -103,7 +108,9 @@ _LEVERS: Final = (
     ),
 )
 """Every lever on a container; variables, byte code and the image are changed for any line."""
-_READ_BACK: Final = ("limits", "cgroup.cpu_quota", "cpu.affinity", "seccomp", "threads", "env")
+_READ_BACK: Final = (
+    *("limits", "cgroup.cpu_quota", "cpu.affinity", "seccomp", "threads", "env", "allocator"),
+)
 
 
 def _listed(value: FingerprintValue) -> str:
@@ -167,6 +174,9 @@ class Change:
     def is_without_effect(self, facts: Mapping[str, FingerprintValue]) -> bool:
         """Return whether the facts of the changed line show another value than was wanted."""
         is_read = facts.get(_READ) is not None
+        if self.key == _BYTE_CODE:
+            is_kept = facts.get(f"env.{_PREFIX}") and not facts.get(f"env.{_WRITES_NONE}")
+            return is_read and not is_kept
         is_shown = is_read and any(holds_for(one, self.key) for one in _READ_BACK)
         return is_shown and facts.get(self.key) != self.want
 
@@ -199,7 +209,10 @@ def edited(line: str, edit: Edit, *, manual: str) -> str:
         return "".join(f"{one}; " for one in first) + _without_settings(line, edit)
     start, end = call.spans[given_options(call.words, manual)[1]]
     before, image, after = line[:start], edit.image or line[start:end], line[end:]
-    for text in edit.removed:
+    pairs = zip(edit.options[::2], edit.options[1::2], strict=True)
+    roles = {_role(" ".join(pair)) for pair in pairs}
+    own = [one for one in option_texts(line, call, manual) if _role(one) in roles]
+    for text in (*edit.removed, *own):
         before = re.sub(rf"(?<=\s){re.escape(text)}(?=\s|$)", "", before, count=1)
     words = shlex.join((*edit.options, *_environment(edit)))
     return " ".join(filter(None, (before.rstrip(), *edit.added, words, image))) + after
@@ -252,10 +265,26 @@ def line_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
         edit = Edit(removed=(text,), added=() if same is None else (same,))
         what = f"{text} is removed" if same is None else f"{text} → {same}"
         found.append(Change(key=f"option.{_role(text)[0]}", what=what, edit=edit))
+    found += _last_pairs(wanted, found)
     for text in wanted:
         key = f"option.{_role(text)[0]}"
         found.append(Change(key=key, what=f"{text} is added", edit=Edit(added=(text,))))
     return found
+
+
+def _last_pairs(wanted: list[str], found: list[Change]) -> list[Change]:
+    """Pair what is left of ports and mounts, if one line has one of a kind in place of another."""
+    pairs: list[Change] = []
+    for change in [one for one in found if one.edit.removed and not one.edit.added]:
+        name = _role(change.edit.removed[0])[0]
+        others = [one for one in wanted if _role(one)[0] == name]
+        if name in _BY_TARGET and len(others) == 1:
+            wanted.remove(others[0])
+            found.remove(change)
+            edit = Edit(removed=change.edit.removed, added=(others[0],))
+            what = f"{change.edit.removed[0]} → {others[0]}"
+            pairs.append(Change(key=change.key, what=what, edit=edit))
+    return pairs
 
 
 def replaces(option: Change, other: Change) -> bool:
@@ -271,11 +300,11 @@ def _role(text: str) -> tuple[str, str]:
         return text, ""
     name, value = word[1], (word[2] or "").strip("'\"")
     if name in _BY_NAME:
-        return name.removesuffix("nv"), value.partition("=")[0]
+        return _SHORT.get(name, name), value.partition("=")[0]
     if name in _BY_TARGET:
         parts = value.split(":")
-        return name[0], parts[1] if len(parts) > 1 else parts[0]
-    return name, ""
+        return _SHORT.get(name, name), parts[1] if len(parts) > 1 else parts[0]
+    return _SHORT.get(name, name), value.partition(":")[0] if name in _BY_VALUE else ""
 
 
 def _edit(key: str, want: FingerprintValue, *, cache: str, is_engine: bool) -> Edit | None:
@@ -296,7 +325,7 @@ def _with_byte_code(cache: str, *, is_engine: bool) -> Edit:
     folder = _CACHE if is_engine else cache
     return Edit(
         options=("--volume", f"{cache}:{_CACHE}") if is_engine else (),
-        variables=(("PYTHONPYCACHEPREFIX", folder), ("PYTHONDONTWRITEBYTECODE", None)),
+        variables=((_PREFIX, folder), (_WRITES_NONE, "")),
     )
 
 

@@ -25,7 +25,10 @@ from envcompare.run_folder.records import FactDifference, FingerprintValue, Proo
 from envcompare.stats.shares import excess_of_share, share_closed
 
 MANUAL = """
+      --cpus decimal     Number of CPUs
   -e, --env list         Set environment variables
+      --network network  Connect a container to a network
+  -p, --publish list     Publish a container's port(s) to the host
       --rm               Remove the container
       --ulimit ulimit    Ulimit options
   -v, --volume list      Bind mount a volume
@@ -70,6 +73,13 @@ def difference(
         ("python x.py", ("limits.stack", 8 << 20), "ulimit -Ss 8192 || exit 125; python x.py"),
         ("a && b", ("env.MALLOC_ARENA_MAX", "2"), "export MALLOC_ARENA_MAX=2; a && b"),
         (
+            "OMP_NUM_THREADS=1 && python x",
+            ("threads.omp", 2),
+            "export OMP_NUM_THREADS=2; OMP_NUM_THREADS=1 && python x",
+        ),
+        ("docker run --cpus 0.5 app", ("cgroup.cpu_quota", 2), "docker run --cpus 2 app"),
+        ("docker run --net x app", ("container.network", None), "docker run --network host app"),
+        (
             "A='b c' OMP_NUM_THREADS=\"1\" python OMP_NUM_THREADS=1",
             ("threads.omp", 2),
             "export OMP_NUM_THREADS=2; A='b c' python OMP_NUM_THREADS=1",
@@ -107,7 +117,7 @@ def test_changes_are_applied_together() -> None:
     line = edited("sudo docker run app:2 x.py", image.edit + code.edit + PLACEBO, manual=MANUAL)
     assert line == (
         "sudo docker run --volume /c:/envcompare-pycache --env "
-        "PYTHONPYCACHEPREFIX=/envcompare-pycache --env PYTHONDONTWRITEBYTECODE "
+        "PYTHONPYCACHEPREFIX=/envcompare-pycache --env PYTHONDONTWRITEBYTECODE= "
         "--env ENVCOMPARE_PLACEBO=1 app:1 x.py"
     )
     assert image.mend("docker run app:2", manual=MANUAL) == "use the image app:1"
@@ -140,6 +150,9 @@ def test_options_in_which_lines_differ_are_changes() -> None:
     other = "docker run --ulimit memlock=1 --ulimit nofile=9 app"
     assert limit.mend(other, manual=MANUAL) == "replace --ulimit nofile=9 by --ulimit nofile=1024"
     assert line_changes("true", slow, manual=MANUAL) == []
+    ports = [f"docker run -p {one} app" for one in ("1:1", "1-9:1-9")]
+    (port,) = line_changes(*ports, manual=MANUAL)
+    assert port.what == "-p 1-9:1-9 → -p 1:1"
     (host,) = line_changes("docker run --net=host app", "docker run app", manual=MANUAL)
     assert host.cost == "the container reaches every port of the host"
 
@@ -254,7 +267,7 @@ def test_nothing_that_can_be_changed_is_no_cause() -> None:
 
 def test_line_that_cannot_be_run_is_named() -> None:
     """With the reason, and without a share."""
-    change = Change(key="seccomp.mode", what="seccomp 2 → 0", edit=Edit(options=("--x",)))
+    change = Change(key="seccomp.mode", what="seccomp 2 → 0", edit=Edit(options=("--x", "y")))
 
     def measure(lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
         del lines, rounds, budget_s
@@ -328,6 +341,9 @@ def test_change_that_the_line_undoes_has_no_share() -> None:
     """Its facts show the old value."""
     (change,) = changes([difference("threads.omp", 2)], cache="/c", is_engine=True)
     assert change.is_without_effect({"uid": 0, "threads.omp": 1})
+    (code,) = changes([difference("python.uncompiled", 0)], cache="/c", is_engine=True)
+    assert code.is_without_effect({"uid": 0, "env.PYTHONDONTWRITEBYTECODE": "1"})
+    assert not code.is_without_effect({"uid": 0, "env.PYTHONPYCACHEPREFIX": "/c"})
     assert not change.is_without_effect({"uid": 0, "threads.omp": 2})
     assert not change.is_without_effect({})
     measure = simulated({}, [])

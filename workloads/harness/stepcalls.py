@@ -7,8 +7,8 @@ import inspect
 import sys
 import threading
 import time
-from types import FrameType, FunctionType
-from typing import Any, Callable, Optional
+from types import FrameType, FunctionType, ModuleType
+from typing import Any, Callable, List, Optional
 
 _LOOK_S = 0.002
 _LATER_LOOK_S = 0.05  # of a process that has not called it for so long
@@ -72,8 +72,11 @@ class Calls:
             self._refuse(f"{self._module}:{'.'.join(self._path)} {why}")
         counting = self._counting(function)
         setattr(owner, self._path[-1], counting if held is function else type(held)(counting))
-        for module in list(sys.modules.values()):  # which may have imported it by its name
+        modules: List[Any] = list(sys.modules.values())  # which may have imported it by its name
+        for module in modules:
             # a module that is to be loaded later would be loaded by any other access
+            if not isinstance(module, ModuleType):
+                continue
             for name, value in list(object.__getattribute__(module, "__dict__").items()):
                 if value is function:
                     setattr(module, name, counting)

@@ -74,7 +74,9 @@ def line_causes(run: RunComparison, comparisons: Iterable[Comparison]) -> tuple[
     elif not shown:
         texts.append("Nothing else was seen to differ in what envcompare reads.")
     if shown:
-        texts.append("Candidates for the cause, not proven, the likeliest first:")
+        can_try = run.proof is None and CAPTURED not in {arm.environment, before.environment}
+        tries = "; --prove tries what can be changed" if can_try else ""
+        texts.append(f"Candidates for the cause, not proven, the likeliest first{tries}:")
     texts += (
         f"{place}. {shortened(describe(one), most=_MOST_OF_CANDIDATE)}. {one.evidence}"
         + (f" Try: {one.remedy}." if one.remedy else "")

@@ -31,8 +31,11 @@ def proof_texts(proof: Proof) -> list[str]:
     if small:
         most = max(one.share.high for one in small if one.share is not None)
         texts.append(f"Not the cause: {_named(small)}; it closes at most {_percent(most)}.")
-    failed = [one for one in others if one.failed]
-    texts += (f"Not measured: {_named([one])}: {one.failed}." for one in failed)
+    reasons: dict[str, list[Trial]] = {}
+    for one in alone:
+        if one.failed and one.share is None:
+            reasons.setdefault(one.failed, []).append(one)
+    texts += (f"Not measured: {_named(trials)}: {why}." for why, trials in reasons.items())
     return texts
 
 
