@@ -194,7 +194,9 @@ class Change:
             return "; ".join((*edit.commands, *_exports(edit)))
         new = " ".join((*edit.added, *map(shlex.quote, (*edit.options, *_environment(edit)))))
         given = option_texts(line, call, manual)
-        old = next((one for one in given if _role(one) == _role(new)), "")
+        old = next((one for one in given if _role(one) in _roles(edit)), "")
+        if old and all(value is None for _, value in edit.variables) and not edit.options:
+            return f"leave {old} out"
         return f"replace {old} by {new}" if old else f"{' '.join(call.client)} run {new} …"
 
 
@@ -209,8 +211,7 @@ def edited(line: str, edit: Edit, *, manual: str) -> str:
         return "".join(f"{one}; " for one in first) + _without_settings(line, edit)
     start, end = call.spans[given_options(call.words, manual)[1]]
     before, image, after = line[:start], edit.image or line[start:end], line[end:]
-    pairs = zip(edit.options[::2], edit.options[1::2], strict=True)
-    roles = {_role(" ".join(pair)) for pair in pairs}
+    roles = _roles(edit)
     own = [one for one in option_texts(line, call, manual) if _role(one) in roles]
     for text in (*edit.removed, *own):
         before = re.sub(rf"(?<=\s){re.escape(text)}(?=\s|$)", "", before, count=1)
@@ -289,8 +290,14 @@ def _last_pairs(wanted: list[str], found: list[Change]) -> list[Change]:
 
 def replaces(option: Change, other: Change) -> bool:
     """Return whether an option in which lines differ says what another change would do."""
-    texts = (*option.edit.removed, *option.edit.added)
-    return bool(other.edit.options) and _role(" ".join(other.edit.options)) in map(_role, texts)
+    roles = {_role(one) for one in (*option.edit.removed, *option.edit.added)}
+    return not roles.isdisjoint(_roles(other.edit))
+
+
+def _roles(edit: Edit) -> set[tuple[str, str]]:
+    """Return the roles of the options with which a container gets a change."""
+    pairs = zip(edit.options[::2], edit.options[1::2], strict=True)
+    return {_role(" ".join(pair)) for pair in pairs} | {("e", name) for name, _ in edit.variables}
 
 
 def _role(text: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from bookkeeping import DATA, DOCS, HERE, RESULTS, SMOKE_SAID
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "building": ("docker", "ssh", "singularity"),
+    "causes": ("docker",),
     "distribution": ("docker", "ssh"),
     "estimator": (),
     "explanations": ("ssh", "singularity"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import allocations_page
 import building
+import causes
 import distribution
 import estimator
 import explanations
@@ -40,6 +41,7 @@ from envcompare.stats.verdicts import verdict
 WRITERS: dict[str, Callable[[Places], object]] = {
     "allocations": allocations_page.write_page,
     "building": building.write_page,
+    "causes": causes.write_page,
     "distribution": distribution.write_page,
     "estimator": estimator.write_page,
     "explanations": explanations.write_page,

@@ -67,7 +67,7 @@ def difference(
         (
             "docker run -e OMP_NUM_THREADS=1 app",
             ("threads.omp", 2),
-            "docker run -e OMP_NUM_THREADS=1 --env OMP_NUM_THREADS=2 app",
+            "docker run --env OMP_NUM_THREADS=2 app",
         ),
         ("python x.py", ("limits.nofile", 1024), "ulimit -Sn 1024 || exit 125; python x.py"),
         ("python x.py", ("limits.stack", 8 << 20), "ulimit -Ss 8192 || exit 125; python x.py"),
@@ -147,6 +147,9 @@ def test_options_in_which_lines_differ_are_changes() -> None:
     (limit,) = changes([difference("limits.nofile", 1024)], cache="/c", is_engine=True)
     assert replaces(found[2], limit)
     assert not replaces(found[1], limit)
+    (variable,) = changes([difference("env.B", None)], cache="/c", is_engine=True)
+    assert replaces(found[1], variable)
+    assert variable.mend(slow, manual=MANUAL) == "leave -e B=2 out"
     other = "docker run --ulimit memlock=1 --ulimit nofile=9 app"
     assert limit.mend(other, manual=MANUAL) == "replace --ulimit nofile=9 by --ulimit nofile=1024"
     assert line_changes("true", slow, manual=MANUAL) == []
