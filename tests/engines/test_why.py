@@ -202,7 +202,8 @@ class TestInContainers:
             "proven by changing it: --ulimit nofile=20000:20000 → --ulimit nofile=1024:20000."
             in text
         )
-        assert "To fix it: docker run --ulimit nofile=1024:20000 …." in text
+        ulimits = ("--ulimit nofile=20000:20000", "--ulimit nofile=1024:20000")
+        assert "To fix it: replace {} by {}.".format(*ulimits) in text
         assert done.folder is not None
         trials = [json.loads(path.read_text()) for path in done.folder.glob("trials/*/run.json")]
         assert all(containers(trial["run_id"]) == [] for trial in trials)
