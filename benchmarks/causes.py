@@ -124,8 +124,8 @@ def _row(record: Record) -> str:
 def _percent(share: Ends | None) -> str:
     if share is None:
         return "not measured"
-    value, low, high = (100 * one for one in share)
-    return f"{value:.0f} % ({low:.0f} to {high:.0f})"
+    value, low, high = (round(100 * one) for one in share)
+    return f"{value} % ({low} to {high})"
 
 
 if __name__ == "__main__":

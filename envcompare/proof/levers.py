@@ -233,14 +233,14 @@ def changes(differences: Iterable[FactDifference], *, cache: str, is_engine: boo
 
     `cache` is a folder for byte code. What the slow line cannot be given is left out.
     """
-    found: dict[Edit, Change] = {}
+    levers: dict[Edit, Change] = {}
     for one in differences:
         edit = _edit(one.key, one.reference, cache=cache, is_engine=is_engine)
         if edit is not None:
             what = describe(replace(one, reference=one.value, value=one.reference))
             change = Change(key=one.key, what=what, edit=edit, want=one.reference)
-            found.setdefault(edit, change)
-    return list(found.values())
+            levers.setdefault(edit, change)
+    return list(levers.values())
 
 
 def line_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
@@ -251,10 +251,10 @@ def line_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
     pairs = [(line, call) for line, call in zip((fast, slow), calls, strict=True) if call]
     places = [call.spans[given_options(call.words, manual)[1]] for _, call in pairs]
     images = [line[begin:end] for (line, _), (begin, end) in zip(pairs, places, strict=True)]
-    found: list[Change] = []
+    changed: list[Change] = []
     if images[0] != images[1]:
         what = f"the image {images[1]} → {images[0]}"
-        found.append(Change(key="image.id", what=what, edit=Edit(image=images[0])))
+        changed.append(Change(key="image.id", what=what, edit=Edit(image=images[0])))
     wanted, given = (list(option_texts(line, call, manual)) for line, call in pairs)
     for text in [one for one in wanted if one in given]:
         wanted.remove(text)
@@ -265,23 +265,23 @@ def line_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
             wanted.remove(same)
         edit = Edit(removed=(text,), added=() if same is None else (same,))
         what = f"{text} is removed" if same is None else f"{text} → {same}"
-        found.append(Change(key=f"option.{_role(text)[0]}", what=what, edit=edit))
-    found += _last_pairs(wanted, found)
+        changed.append(Change(key=f"option.{_role(text)[0]}", what=what, edit=edit))
+    changed += _last_pairs(wanted, changed)
     for text in wanted:
         key = f"option.{_role(text)[0]}"
-        found.append(Change(key=key, what=f"{text} is added", edit=Edit(added=(text,))))
-    return found
+        changed.append(Change(key=key, what=f"{text} is added", edit=Edit(added=(text,))))
+    return changed
 
 
-def _last_pairs(wanted: list[str], found: list[Change]) -> list[Change]:
+def _last_pairs(wanted: list[str], changed: list[Change]) -> list[Change]:
     """Pair what is left of ports and mounts, if one line has one of a kind in place of another."""
     pairs: list[Change] = []
-    for change in [one for one in found if one.edit.removed and not one.edit.added]:
+    for change in [one for one in changed if one.edit.removed and not one.edit.added]:
         name = _role(change.edit.removed[0])[0]
         others = [one for one in wanted if _role(one)[0] == name]
         if name in _BY_TARGET and len(others) == 1:
             wanted.remove(others[0])
-            found.remove(change)
+            changed.remove(change)
             edit = Edit(removed=change.edit.removed, added=(others[0],))
             what = f"{change.edit.removed[0]} → {others[0]}"
             pairs.append(Change(key=change.key, what=what, edit=edit))

@@ -152,11 +152,11 @@ class Steps:
         data: Any = sys.modules.get("torch.utils.data")
         kind = getattr(data, "DataLoader", ())
         # `isinstance` would ask what a proxy stands for
-        found = (one for one in gc.get_objects() if issubclass(type(one), kind))
-        loaders = [getattr(one, "batch_size", None) for one in found]
+        loaders = (one for one in gc.get_objects() if issubclass(type(one), kind))
+        sizes = [getattr(one, "batch_size", None) for one in loaders]
         return {
             "parameters": sum(one.numel() for group in groups for one in group["params"]),
-            "batch sizes of loaders": ", ".join(sorted(map(str, loaders))),
+            "batch sizes of loaders": ", ".join(sorted(map(str, sizes))),
         }
 
     def _ends(self, optimizer: int) -> bool:

@@ -68,10 +68,9 @@ def _named(trials: list[Trial]) -> str:
 
 
 def _share(share: ProofShare) -> str:
-    return f"{_percent(share.value)} ({100 * share.low:.0f} to {_percent(share.high)})".replace(
-        "-", "−"
-    )
+    low = f"{round(100 * share.low)}".replace("-", "−")
+    return f"{_percent(share.value)} ({low} to {_percent(share.high)})"
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %".replace("-", "−")
+    return f"{round(100 * share)} %".replace("-", "−")
