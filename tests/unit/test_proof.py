@@ -1,385 +1,358 @@
-"""Proofs: how lines are changed, what share of a gap that closes, and how the cause is found."""
+"""When two arms made from the same wheels have other software, and what is said of it."""
 
 from __future__ import annotations
 
-import math
-import random
+import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from envcompare.errors import UnusableError
-from envcompare.proof import Measured, Search
-from envcompare.proof.levers import (
-    PLACEBO,
-    Change,
-    Edit,
-    changes,
-    edited,
-    line_changes,
-    replaces,
+from envcompare.environments.oci import ENGINE
+from envcompare.environments.software import (
+    FILES,
+    TREE,
+    UNPROVEN,
+    Inside,
+    inside,
+    mismatch,
+    tell_files_apart,
 )
-from envcompare.report.wording.proofwords import proof_texts
-from envcompare.run_folder.records import FactDifference, FingerprintValue, Proof
-from envcompare.stats.shares import excess_of_share, share_closed
+from envcompare.environments.software import with_proof as proven_by
+from envcompare.environments.vm import Vm
+from envcompare.errors import UnusableError
+from envcompare.stack import Prepared, Progress, Request
+from envcompare.stack.storage import local_cache
+from envcompare.text import Command
+from envcompare.transport import LOCAL
 
-MANUAL = """
-      --cpus decimal     Number of CPUs
-  -e, --env list         Set environment variables
-      --network network  Connect a container to a network
-  -p, --publish list     Publish a container's port(s) to the host
-      --rm               Remove the container
-      --ulimit ulimit    Ulimit options
-  -v, --volume list      Bind mount a volume
+VENV, IMAGE, SIF = "/cache/key/venv-1/bin/python", "sha256:1", "/cache/key/zstd.sif"
+
+
+def _prepared(reference: str, *, tree: str = "a" * 64, lock: str = "l") -> Prepared:
+    facts = {"lock.sha256": lock, "site_packages.sha256": tree}
+    return Prepared(
+        interpreter="/opt/python" if reference else VENV,
+        reference=reference,
+        facts=tuple((name, value) for name, value in facts.items() if value),
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        _prepared(""),
+        _prepared("", tree="b" * 64, lock="another"),
+        _prepared("", tree="b" * 64, lock=""),
+        _prepared("", tree=""),
+    ],
+    ids=["equal", "of another lock", "of the user", "not proven"],
+)
+def test_what_is_equal_or_was_never_meant_to_be_is_no_mismatch(other: Prepared) -> None:
+    """An image of the user is compared, and not expected to be the same."""
+    assert mismatch("docker", _prepared(IMAGE), {"vm": other}, host="h1") is None
+    assert mismatch("vm", other, {"docker": _prepared(IMAGE)}, host="h1") is None
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "remedy"),
+    [
+        (IMAGE, "", "rm -r /cache/key/venv-1"),
+        ("", IMAGE, "rm -r /cache/key/venv-1"),
+        (IMAGE, SIF, "rm -r /cache/key/zstd.sif"),
+        (IMAGE, "sha256:2", "docker image rm sha256:1"),
+    ],
+)
+def test_the_remedy_is_to_make_again_what_can_have_changed(
+    mine: str, other: str, remedy: str
+) -> None:
+    """A venv can be changed in place, an image cannot."""
+    error = mismatch(
+        "docker", _prepared(mine), {"other": _prepared(other, tree="b" * 64)}, host="h1"
+    )
+    assert error is not None
+    assert error.exit_code == 3
+    assert error.hint.startswith(f"{remedy}, then run again; --allow-mismatch ")
+
+
+def test_the_error_names_host_arms_and_hashes() -> None:
+    """Whoever reads it knows what was compared."""
+    others = {"vm": _prepared(""), "singularity": _prepared(SIF, tree="b" * 64)}
+    error = mismatch("docker", _prepared(IMAGE), others, host="h1")
+    assert error is not None
+    assert error.lines()[:2] == (
+        "error: docker and singularity on h1 have different software, made from the same wheels",
+        f"  why: site-packages of docker has the hash {'a' * 16}, that of singularity {'b' * 16}",
+    )
+
+
+def test_the_error_names_the_packages_that_differ() -> None:
+    """Whoever changed a file knows at once which it was."""
+    same = "numpy==2.4.6 00"
+    mine = replace(_prepared(IMAGE), parts=("torch==2.13.0 1", same))
+    other = replace(_prepared("", tree="b" * 64), parts=("torch==2.13.0 2", same))
+    error = mismatch("docker", mine, {"vm": other}, host="h1")
+    assert error is not None
+    assert error.details.endswith("; what differs: torch 2.13.0")
+
+
+@pytest.mark.parametrize(
+    ("image_tree", "sif_tree", "wrong", "remedy"),
+    [
+        ("a", "b", "singularity", "rm -r /cache/key/zstd.sif"),
+        ("b", "a", "docker", "docker image rm sha256:1"),
+        (
+            "b",
+            "c",
+            "docker and singularity",
+            "docker image rm sha256:1 && rm -r /cache/key/zstd.sif",
+        ),
+    ],
+)
+def test_the_label_of_the_image_says_which_arm_changed(
+    image_tree: str, sif_tree: str, wrong: str, remedy: str
+) -> None:
+    """What is as it was built is never the one to remove."""
+    meant = "a" * 64
+    mine = replace(_prepared(IMAGE, tree=image_tree * 64), meant=meant)
+    other = replace(_prepared(SIF, tree=sif_tree * 64), meant=meant)
+    error = mismatch("docker", mine, {"singularity": other}, host="h1")
+    assert error is not None
+    assert error.details.endswith(f"; the image was built with {'a' * 16}, so {wrong} changed")
+    assert error.hint.startswith(f"{remedy}, then run again")
+
+
+def test_an_arm_alone_is_held_against_the_label_of_its_image() -> None:
+    """There is no other to compare it with, and a sandbox can be changed in place."""
+    sandbox = replace(_prepared("/cache/key/sandbox"), meant="b" * 64)
+    error = mismatch("singularity", sandbox, {}, host="h1")
+    assert error is not None
+    assert (
+        error.brief == "singularity on h1 has different software from what its image was built with"
+    )
+    assert error.details == (
+        f"its site-packages have the hash {'a' * 16}, the label of the image says {'b' * 16}"
+    )
+    assert error.hint.startswith("rm -r /cache/key/sandbox, then run again; --allow-mismatch ")
+    assert mismatch("singularity", replace(sandbox, meant="a" * 64), {}, host="h1") is None
+
+
+def test_a_venv_that_is_as_the_image_is_stays() -> None:
+    """The file that was changed is named, though a venv is changed more easily."""
+    sif = replace(_prepared(SIF, tree="b" * 64), meant="a" * 64)
+    error = mismatch("vm", _prepared(""), {"singularity": sif}, host="h1")
+    assert error is not None
+    assert error.hint.startswith("rm -r /cache/key/zstd.sif, then run again")
+
+
+@pytest.fixture(scope="module")
+def interpreter(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return an interpreter with one module beside those of Python, so that hashing is quick."""
+    folder = tmp_path_factory.mktemp("venv")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    (packages / "tiny.py").write_text("SIZE = 1\n")
+    return str(folder / "bin" / "python")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "junk",
+        '{"sha256": "", "files": 0}',
+        f'{{"sha256": "{"A" * 64}", "files": 3}}',
+        f'{{"sha256": "{"a" * 64}"}}',
+    ],
+)
+def test_a_proof_that_is_none_is_taken_again(
+    content: str, interpreter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty or damaged file is nothing that an arm could be held against."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    prepared = Prepared(interpreter=interpreter)
+    first = proved(prepared)
+    (kept,) = (local_cache() / "proofs").iterdir()
+    kept.write_text(content)
+    assert proved(prepared) == first
+    assert {TREE, FILES} <= dict(first.facts).keys()
+    assert kept.read_text() != content
+
+
+def proved(prepared: Prepared, say: Callable[[str], None] = print) -> Prepared:
+    """Return the software of a plain process of this machine with its proof."""
+    return proven_by(
+        Vm(), Request(transport=LOCAL, progress=Progress(say), builder=ENGINE), prepared
+    )
+
+
+def entered(prepared: Prepared) -> tuple[Inside, Prepared]:
+    """Return what runs the interpreter of a plain process, and its software."""
+    return inside(Vm(), LOCAL, prepared), prepared
+
+
+@pytest.fixture
+def venvs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Give the site-packages of two venvs with the same package."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found = []
+    for name in ("one", "two"):
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / name], check=True)
+        (packages,) = (tmp_path / name).glob("lib/python3*/site-packages")
+        (packages / "torch").mkdir()
+        (packages / "torch" / "__init__.py").write_text("")
+        (packages / "torch-2.13.0.dist-info").mkdir()
+        (packages / "torch-2.13.0.dist-info" / "RECORD").write_text("torch/__init__.py,,\n")
+        found.append(packages)
+    return found[0], found[1]
+
+
+def told_apart(*venvs: Path) -> dict[str, tuple[str, ...]]:
+    """Prove the arms of some venvs; return part and name of the files each has otherwise."""
+    proven = {
+        f"arm{number}": entered(proved(Prepared(interpreter=python)))
+        for number, folder in enumerate(venvs)
+        for python in (str(folder.parents[2] / "bin" / "python"),)
+    }
+    found = tell_files_apart(proven, progress=Progress(print))
+    return {
+        arm: tuple(entry.rpartition(" ")[0] for entry in one.changed) for arm, one in found.items()
+    }
+
+
+def test_arms_with_the_same_files_are_not_asked_for_them(venvs: tuple[Path, Path]) -> None:
+    """Nothing is told apart where nothing differs."""
+    assert told_apart(*venvs) == {}
+
+
+def test_files_that_differ_are_named_with_their_package(venvs: tuple[Path, Path]) -> None:
+    """What was changed, what was added, and what belongs to no package; byte code once."""
+    first, second = venvs
+    (second / "torch" / "__init__.py").write_text("import time")
+    (second / "torch" / "__pycache__").mkdir()
+    (second / "torch" / "__pycache__" / "__init__.cpython-311.pyc").write_text("stale")
+    (first / "torch" / "old.py").write_text("")
+    (second / "sitecustomize.py").write_text("")
+    both, late = "torch==2.13.0 torch/__init__.py", "sitecustomize.py sitecustomize.py"
+    assert told_apart(first, second) == {
+        "arm0": (both, "torch==2.13.0 torch/old.py"),
+        "arm1": (late, both),
+    }
+
+
+def test_a_package_of_another_version_is_not_looked_into(venvs: tuple[Path, Path]) -> None:
+    """The versions tell of it, and all of its files differ."""
+    (venvs[1] / "torch-2.13.0.dist-info").rename(venvs[1] / "torch-2.14.0.dist-info")
+    (venvs[1] / "torch" / "__init__.py").write_text("import time")
+    assert told_apart(*venvs) == {}
+
+
+def test_what_cannot_be_proven_is_said_and_kept() -> None:
+    """The record of the run knows it, not the terminal alone."""
+    told: list[str] = []
+    proven = proved(Prepared(interpreter="/not/there"), told.append)
+    assert proven.facts == ()
+    assert "cannot be hashed, so it is not proven: " in told[0]
+    assert told[0].endswith(dict(proven.identity)[UNPROVEN])
+
+
+def test_an_image_without_packages_is_proven_to_have_none(venvs: tuple[Path, Path]) -> None:
+    """It is told so, and differs from one that has some."""
+    bare, _ = venvs
+    for folder in bare.iterdir():
+        shutil.rmtree(folder)
+    told: list[str] = []
+    prepared = [Prepared(interpreter=str(one.parents[2] / "bin" / "python")) for one in venvs]
+    proven = proved(prepared[0], told.append)
+    assert told == ["no packages are installed in vm"]
+    assert dict(proven.facts)[FILES] == "0"
+    assert UNPROVEN not in dict(proven.identity)
+    assert dict(proven.facts)[TREE] != dict(proved(prepared[1]).facts)[TREE]
+
+
+# The interpreter of an image is what the image says it is.
+SAYS = """#!{python}
+import sys
+if "--stamp" in sys.argv:
+    print('{{"stamp": "1"}}')
+else:
+    sys.stdout.write(open({said!r}).read())
 """
 
 
-def difference(
-    key: str, fast: FingerprintValue, slow: FingerprintValue = "other"
-) -> FactDifference:
-    """Return a difference of two lines, of which the first is fast."""
-    return FactDifference(
-        host="local", arm="b", key=key, reference=fast, value=slow, fact_class="possible-influence"
-    )
+def says(folder: Path, parts: dict[str, str]) -> Prepared:
+    """Return an arm whose interpreter claims to have installed these parts."""
+    folder.mkdir()
+    tree = {"sha256": "a" * 64, "files": 1, "parts": parts}
+    (folder / "said").write_text(json.dumps(tree))
+    program = folder / "python"
+    program.write_text(SAYS.format(python=sys.executable, said=str(folder / "said")))
+    program.chmod(0o755)
+    return Prepared(interpreter=str(program))
 
 
 @pytest.mark.parametrize(
-    ("line", "key", "expected"),
-    [
-        (
-            "docker run --rm app x.py",
-            ("limits.nofile", 1024),
-            "docker run --rm --ulimit nofile=1024 app x.py",
-        ),
-        ("docker run app", ("limits.core", "unlimited"), "docker run --ulimit core=-1 app"),
-        (
-            "docker run  -v a:b app:2 sh -c 'a; b'",
-            ("seccomp.mode", 0),
-            "docker run  -v a:b --security-opt seccomp=unconfined app:2 sh -c 'a; b'",
-        ),
-        ("docker run app", ("cgroup.cpu_quota", "unlimited"), "docker run --cpus 0 app"),
-        ("docker run app", ("cgroup.cpu_quota", 1.5), "docker run --cpus 1.5 app"),
-        ("docker run app", ("container.network", None), "docker run --network host app"),
-        ("docker run app", ("cpu.affinity", (0, 2)), "docker run --cpuset-cpus 0,2 app"),
-        ("docker run app", ("threads.omp", 4), "docker run --env OMP_NUM_THREADS=4 app"),
-        ("docker run app", ("env.LD_PRELOAD", None), "docker run --env LD_PRELOAD app"),
-        (
-            "docker run -e OMP_NUM_THREADS=1 app",
-            ("threads.omp", 2),
-            "docker run --env OMP_NUM_THREADS=2 app",
-        ),
-        ("python x.py", ("limits.nofile", 1024), "ulimit -Sn 1024 || exit 125; python x.py"),
-        ("python x.py", ("limits.stack", 8 << 20), "ulimit -Ss 8192 || exit 125; python x.py"),
-        ("a && b", ("env.MALLOC_ARENA_MAX", "2"), "export MALLOC_ARENA_MAX=2; a && b"),
-        (
-            "OMP_NUM_THREADS=1 && python x",
-            ("threads.omp", 2),
-            "export OMP_NUM_THREADS=2; OMP_NUM_THREADS=1 && python x",
-        ),
-        ("docker run --cpus 0.5 app", ("cgroup.cpu_quota", 2), "docker run --cpus 2 app"),
-        ("docker run --net x app", ("container.network", None), "docker run --network host app"),
-        (
-            "A='b c' OMP_NUM_THREADS=\"1\" python OMP_NUM_THREADS=1",
-            ("threads.omp", 2),
-            "export OMP_NUM_THREADS=2; A='b c' python OMP_NUM_THREADS=1",
-        ),
-        (
-            "OMP_NUM_THREADS=1 python x.py",
-            ("threads.omp", None),
-            "unset OMP_NUM_THREADS; python x.py",
-        ),
-    ],
+    "name", ["a\0b", "a\nb", "x" * 200_000, ""], ids=["NUL", "line", "long", "empty"]
 )
-def test_line_takes_the_value_of_the_fast_one(
-    line: str, key: tuple[str, FingerprintValue], expected: str
+def test_name_that_no_file_has_is_no_proof(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By an option, a command of the shell, or a variable; the rest stays as it is typed."""
-    (change,) = changes([difference(*key)], cache="/c", is_engine=line.startswith("docker"))
-    assert edited(line, change.edit, manual=MANUAL) == expected
+    """An image decides what it says of itself, and other arms are still told apart."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    told: list[str] = []
+    arms = {
+        digest: entered(proved(says(tmp_path / digest, {name: digest * 16}), told.append))
+        for digest in ("0", "1")
+    }  # fmt: skip
+    assert tell_files_apart(arms, progress=Progress(told.append)) == {}
+    assert [dict(one.identity).keys() for _, one in arms.values()] == [{UNPROVEN}] * 2
+    assert all("cannot be hashed, so it is not proven: " in line for line in told)
 
 
-def test_what_cannot_be_changed_has_no_lever() -> None:
-    """And facts with one option have one lever."""
-    keys = ("loaded_libraries", "container.storage", "seccomp.mode", "seccomp.filters")
-    found = changes([difference(key, 0) for key in keys], cache="/c", is_engine=True)
-    fewer = [difference("seccomp.filters", 1), difference("capabilities.effective", "a80425fb")]
-    assert changes(fewer, cache="/c", is_engine=True) == []
-    assert [one.key for one in found] == ["seccomp.mode"]
-    assert found[0].cost == "the container may make every system call"
-    assert changes([difference("seccomp.mode", 0)], cache="/c", is_engine=False) == []
+def test_nested_answer_is_no_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image that starts another Python is not proven, and its host goes on."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    arm = says(tmp_path / "arm", {})
+    (tmp_path / "arm" / "said").write_text('{"x":' + "[" * 200_000 + "]" * 200_000 + "}")
+    proven = proved(arm)
+    assert "JSON cannot be read" in dict(proven.identity)[UNPROVEN]
 
 
-def test_changes_are_applied_together() -> None:
-    """With another image and byte code that is kept."""
-    (image,) = line_changes("docker run app:1", "docker run app:2", manual=MANUAL)
-    (code,) = changes([difference("python.uncompiled", 0)], cache="/c", is_engine=True)
-    line = edited("sudo docker run app:2 x.py", image.edit + code.edit + PLACEBO, manual=MANUAL)
-    assert line == (
-        "sudo docker run --volume /c:/envcompare-pycache --env "
-        "PYTHONPYCACHEPREFIX=/envcompare-pycache --env PYTHONDONTWRITEBYTECODE= "
-        "--env ENVCOMPARE_PLACEBO=1 app:1 x.py"
-    )
-    assert image.mend("docker run app:2", manual=MANUAL) == "use the image app:1"
+def test_a_proof_of_many_packages_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept is longer than a word of a command can be."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    arm = says(tmp_path / "arm", {f"package-{number}==1.0": "0" * 16 for number in range(5_000)})
+    first = proved(arm)
+    (kept,) = (local_cache() / "proofs").iterdir()
+    assert kept.stat().st_size > 1 << 17
+    (tmp_path / "arm" / "said").write_text("")
+    assert proved(arm) == first
 
 
-def test_options_in_which_lines_differ_are_changes() -> None:
-    """Each as it is written, with what the shell makes of it."""
-    fast = "docker run --rm -v $PWD:/w -e A=1 --ulimit nofile=1024 app x"
-    slow = "docker run -v '/a b:/w' --rm -e A=1 -e B=2 app x --rm"
-    found = line_changes(fast, slow, manual=MANUAL)
-    assert [one.what for one in found] == [
-        "-v '/a b:/w' → -v $PWD:/w",
-        "-e B=2 is removed",
-        "--ulimit nofile=1024 is added",
-    ]
-    assert [edited(slow, one.edit, manual=MANUAL) for one in found] == [
-        "docker run  --rm -e A=1 -e B=2 -v $PWD:/w app x --rm",
-        "docker run -v '/a b:/w' --rm -e A=1 app x --rm",
-        "docker run -v '/a b:/w' --rm -e A=1 -e B=2 --ulimit nofile=1024 app x --rm",
-    ]
-    mends = [one.mend(slow, manual=MANUAL) for one in found]
-    assert mends == [
-        "replace -v '/a b:/w' by -v $PWD:/w",
-        "leave -e B=2 out",
-        "docker run --ulimit nofile=1024 …",
-    ]
-    (limit,) = changes([difference("limits.nofile", 1024)], cache="/c", is_engine=True)
-    assert replaces(found[2], limit)
-    assert not replaces(found[1], limit)
-    (variable,) = changes([difference("env.B", None)], cache="/c", is_engine=True)
-    assert replaces(found[1], variable)
-    assert variable.mend(slow, manual=MANUAL) == "leave -e B=2 out"
-    other = "docker run --ulimit memlock=1 --ulimit nofile=9 app"
-    assert limit.mend(other, manual=MANUAL) == "replace --ulimit nofile=9 by --ulimit nofile=1024"
-    assert line_changes("true", slow, manual=MANUAL) == []
-    ports = [f"docker run -p {one} app" for one in ("1:1", "1-9:1-9")]
-    (port,) = line_changes(*ports, manual=MANUAL)
-    assert port.what == "-p 1-9:1-9 → -p 1:1"
-    (host,) = line_changes("docker run --net=host app", "docker run app", manual=MANUAL)
-    assert host.cost == "the container reaches every port of the host"
+def test_a_proof_that_cannot_be_kept_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The arm is proven all the same."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "mv").write_text("#!/bin/sh\necho 'mv: No space left on device' >&2; exit 1\n")
+    (tmp_path / "mv").chmod(0o755)
+    told: list[str] = []
+    proven = proved(says(tmp_path / "arm", {"x": "0" * 16}), told.append)
+    assert TREE in dict(proven.facts)
+    (line,) = told
+    assert line.startswith("cannot write to ")
+    assert line.endswith("so the next run hashes again: mv: No space left on device")
 
 
-def test_share_of_a_gap_covers_the_truth() -> None:
-    """In simulated rounds that share their noise, as rounds of one machine do."""
-    covered = placebos = 0
-    for seed in range(400):
-        draw = random.Random(seed)
-        units = []
-        for _ in range(10):
-            times = {"fast": 1.0, "slow": 1.5, "changed": 1.2, "placebo": 1.5}
-            noise = draw.lognormvariate(0, 0.1)
-            units.append({a: t * noise * draw.lognormvariate(0, 0.03) for a, t in times.items()})
-        share = share_closed(units, fast="fast", slow="slow", changed="changed")
-        assert share is not None
-        covered += share.low <= 0.5503 <= share.high  # 1 - ln 1.2 / ln 1.5
-        excess = excess_of_share(units, fast="fast", slow="slow", changed="placebo", placebo="slow")
-        assert excess is not None
-        placebos += excess.low > 0
-    assert 366 <= covered <= 394  # 95 %, four standard errors
-    assert placebos <= 22  # 2.5 %, four standard errors
-    few = share_closed(units[:3], fast="fast", slow="slow", changed="changed")
-    assert few is not None
-    assert (few.low, few.high) == (-math.inf, math.inf)
-    lacking = [{"fast": 1.0}, *units]  # the budget ended in that round
-    assert share_closed(lacking, fast="fast", slow="slow", changed="changed") is not None
-
-
-def simulated(effects: dict[str, float], runs: list[list[str]]) -> Callable[..., Measured]:
-    """Return what times lines by the words in them: a factor for each that a line has."""
-
-    def measure(lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
-        assert budget_s > 0
-        runs.append(list(lines))
-        draw = random.Random(len(runs))
-        units = []
-        for _ in range((rounds or 12) - 1):
-            noise = draw.lognormvariate(0, 0.05)
-            times = {"fast": 1.0}
-            for name, line in lines.items():
-                if name != "fast":
-                    times[name] = 1.0
-                    for words, factor in effects.items():
-                        times[name] *= 1 if words in line else factor
-            units.append({a: t * noise * draw.lognormvariate(0, 0.01) for a, t in times.items()})
-        return Measured(units=units, failed={}, folder=f"trials/{len(runs)}")
-
-    return measure
-
-
-LEVERS = [
-    ("seccomp.mode", 0),
-    ("limits.nofile", 1024),
-    ("threads.omp", 2),
-    ("container.network", None),
-    ("env.MALLOC_ARENA_MAX", "1"),
-]
-
-
-def prove(effects: dict[str, float], runs: list[list[str]]) -> Proof:
-    """Return what a search finds for a line whose changes have these effects."""
-    found = changes([difference(*one) for one in LEVERS], cache="/c", is_engine=True)
-    search = Search(
-        fast="docker run app",
-        slow="docker run --rm app",
-        measure=simulated(effects, runs),
-        manual=MANUAL,
-        budget_s=60.0,
-    )
-    return search.prove(found, arm="b", slow_arm="b")
-
-
-@pytest.mark.parametrize(
-    ("word", "key", "mend"),
-    [
-        ("seccomp=", "seccomp.mode", "docker run --security-opt seccomp=unconfined …"),
-        ("nofile=", "limits.nofile", "docker run --ulimit nofile=1024 …"),
-        ("OMP_NUM", "threads.omp", "docker run --env OMP_NUM_THREADS=2 …"),
-    ],
-)
-def test_cause_is_found_and_confirmed_beside_a_placebo(word: str, key: str, mend: str) -> None:
-    """Among five properties, in runs of at most three changed lines."""
-    runs: list[list[str]] = []
-    proof = prove({word: 1.4}, runs)
-    assert (proof.outcome, proof.mend) == ("cause", mend)
-    assert proof.confirmed is not None
-    assert proof.confirmed.keys == (key,)
-    assert runs[-1] == ["fast", "slow", "changed", "placebo"]
-    assert all(len(lines) <= 5 for lines in runs)
-    assert len(proof.runs) == len(runs)
-    text = " ".join(proof_texts(proof))
-    assert "The cause, proven by changing it: " in text
-    assert "Not the cause: " in text
-    assert f"To fix it: {mend}." in text
-
-
-def test_one_of_two_causes_contributes() -> None:
-    """It closes less than half, but more than the placebo."""
-    proof = prove({"seccomp=": 1.3, "nofile=": 1.5, "OMP_NUM": 1.5, "MALLOC": 1.5}, [])
-    assert proof.outcome == "contributes"
-
-
-def test_nothing_that_can_be_changed_is_no_cause() -> None:
-    """The report says how much at most, and nothing is confirmed."""
-    proof = prove({"another": 1.4}, [])
-    assert proof.outcome == "none"
-    assert proof.confirmed is None
-    (text,) = [one for one in proof_texts(proof) if one.startswith("Nothing")]
-    assert "that was measured closes more than" in text
-
-
-def test_line_that_cannot_be_run_is_named() -> None:
-    """With the reason, and without a share."""
-    change = Change(key="seccomp.mode", what="seccomp 2 → 0", edit=Edit(options=("--x", "y")))
-
-    def measure(lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
-        del lines, rounds, budget_s
-        return Measured(units=[], failed={"changed": "exit code 125"}, folder="trials/1")
-
-    search = Search(
-        fast="true", slow="docker run app", measure=measure, manual=MANUAL, budget_s=9.0
-    )
-    proof = search.prove([change], arm="b", slow_arm="b")
-    assert proof.outcome == "not-proven"
-    assert "was not measured: exit code 125" in " ".join(proof_texts(proof))
-
-
-def test_placebo_that_closes_much_leaves_the_cause_open() -> None:
-    """Something else then differs between the rounds' lines."""
-    proof = prove({"seccomp=": 1.4, "ENVCOMPARE_PLACEBO": 1.2}, [])
-    assert proof.outcome == "not-proven"
-
-
-def test_change_that_fails_hides_no_other_of_its_group() -> None:
-    """The group is measured again in parts."""
-    runs: list[list[str]] = []
-    measure = simulated({"OMP_NUM": 1.5}, runs)
-
-    def failing(lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
-        good = measure(lines, rounds, budget_s)
-        failed = {name: "exit code 125" for name, line in lines.items() if "nofile=" in line}
-        return replace(good, failed=failed)
-
-    levers = [*LEVERS, ("env.MALLOC_TRIM_THRESHOLD_", "1")]
-    found = changes([difference(*one) for one in levers], cache="/c", is_engine=True)
-    search = Search(
-        fast="docker run app", slow="docker run x", measure=failing, manual=MANUAL, budget_s=60.0
-    )
-    proof = search.prove(found, arm="b", slow_arm="b")
-    assert proof.outcome == "cause"
-    assert proof.confirmed is not None
-    assert proof.confirmed.keys == ("threads.omp",)
-    assert "Not measured: " in " ".join(proof_texts(proof))
-
-
-def test_changes_that_only_act_together_are_confirmed_together() -> None:
-    """Here either of two keeps the line slow."""
-    runs: list[list[str]] = []
-
-    def measure(lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
-        runs.append(list(lines))
-        both = {name: "nofile=" in line and "OMP_NUM" in line for name, line in lines.items()}
-        units = [
-            {name: 1.0 + n / 1000 if is_both or name == "fast" else 1.4 + n / 700}
-            for n in range((rounds or 12) - 1)
-            for name, is_both in both.items()
-        ]
-        per_round = [
-            {key: value for unit in units[at : at + len(lines)] for key, value in unit.items()}
-            for at in range(0, len(units), len(lines))
-        ]
-        return Measured(units=per_round, failed={}, folder=f"trials/{len(runs)}")
-
-    found = changes([difference(*one) for one in LEVERS], cache="/c", is_engine=True)
-    search = Search(
-        fast="docker run app", slow="docker run x", measure=measure, manual=MANUAL, budget_s=60.0
-    )
-    proof = search.prove(found, arm="b", slow_arm="b")
-    assert proof.outcome == "cause"
-    assert proof.confirmed is not None
-    assert {"limits.nofile", "threads.omp"} <= set(proof.confirmed.keys)
-
-
-def test_change_that_the_line_undoes_has_no_share() -> None:
-    """Its facts show the old value."""
-    (change,) = changes([difference("threads.omp", 2)], cache="/c", is_engine=True)
-    assert change.is_without_effect({"uid": 0, "threads.omp": 1})
-    (code,) = changes([difference("python.uncompiled", 0)], cache="/c", is_engine=True)
-    assert code.is_without_effect({"uid": 0, "env.PYTHONDONTWRITEBYTECODE": "1"})
-    assert not code.is_without_effect({"uid": 0, "env.PYTHONPYCACHEPREFIX": "/c"})
-    assert not change.is_without_effect({"uid": 0, "threads.omp": 2})
-    assert not change.is_without_effect({})
-    measure = simulated({}, [])
-
-    def kept(lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
-        facts = {"changed": {"uid": 0, "threads.omp": 1}}
-        return replace(measure(lines, rounds, budget_s), facts=facts)
-
-    search = Search(fast="true", slow="docker run x", measure=kept, manual=MANUAL, budget_s=9.0)
-    proof = search.prove([change], arm="b", slow_arm="b")
-    assert "the line keeps its value" in " ".join(proof_texts(proof))
-
-
-def test_no_secret_of_a_line_is_kept() -> None:
-    """Neither in what was changed nor in how to fix it."""
-    fast, slow = (f"docker run -e HF_TOKEN={word * 20} app" for word in ("hf_a1", "hf_b2"))
-    found = line_changes(fast, slow, manual=MANUAL)
-    search = Search(
-        fast=fast, slow=slow, measure=simulated({"hf_a1": 1.5}, []), manual=MANUAL, budget_s=9.0
-    )
-    proof = search.prove(found, arm="b", slow_arm="b")
-    assert proof.outcome == "cause"
-    assert "hf_" not in str(proof)
-
-
-def test_trial_that_cannot_be_measured_keeps_what_was_found() -> None:
-    """As when another run has taken the host meanwhile."""
-
-    def refused(lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
-        raise UnusableError("local is in use by another run")
-
-    (change,) = changes([difference("threads.omp", 2)], cache="/c", is_engine=True)
-    search = Search(fast="true", slow="docker run x", measure=refused, manual=MANUAL, budget_s=9.0)
-    proof = search.prove([change], arm="b", slow_arm="b")
-    assert proof.outcome == "not-proven"
-    assert "in use by another run" in " ".join(proof_texts(proof))
+@pytest.mark.parametrize("word", ["a\0b", "x" * (1 << 18)], ids=["NUL", "long"])
+def test_a_command_that_the_system_refuses_is_an_error_of_the_host(word: str) -> None:
+    """Nothing but the family's errors comes out, so that the other hosts go on."""
+    with pytest.raises(UnusableError, match="cannot start 'true") as caught:
+        LOCAL.spawn(Command(argv=("true", "x", word)))
+    assert caught.value.details

@@ -1,0 +1,385 @@
+"""Proofs: how lines are changed, what share of a gap that closes, and how the cause is found."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from envcompare.errors import UnusableError
+from envcompare.proof import Measured, Search
+from envcompare.proof.levers import (
+    PLACEBO,
+    Change,
+    Edit,
+    changes,
+    edited,
+    line_changes,
+    replaces,
+)
+from envcompare.report.wording.proofwords import proof_texts
+from envcompare.run_folder.records import FactDifference, FingerprintValue, Proof
+from envcompare.stats.shares import excess_of_share, share_closed
+
+MANUAL = """
+      --cpus decimal     Number of CPUs
+  -e, --env list         Set environment variables
+      --network network  Connect a container to a network
+  -p, --publish list     Publish a container's port(s) to the host
+      --rm               Remove the container
+      --ulimit ulimit    Ulimit options
+  -v, --volume list      Bind mount a volume
+"""
+
+
+def difference(
+    key: str, fast: FingerprintValue, slow: FingerprintValue = "other"
+) -> FactDifference:
+    """Return a difference of two lines, of which the first is fast."""
+    return FactDifference(
+        host="local", arm="b", key=key, reference=fast, value=slow, fact_class="possible-influence"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "expected"),
+    [
+        (
+            "docker run --rm app x.py",
+            ("limits.nofile", 1024),
+            "docker run --rm --ulimit nofile=1024 app x.py",
+        ),
+        ("docker run app", ("limits.core", "unlimited"), "docker run --ulimit core=-1 app"),
+        (
+            "docker run  -v a:b app:2 sh -c 'a; b'",
+            ("seccomp.mode", 0),
+            "docker run  -v a:b --security-opt seccomp=unconfined app:2 sh -c 'a; b'",
+        ),
+        ("docker run app", ("cgroup.cpu_quota", "unlimited"), "docker run --cpus 0 app"),
+        ("docker run app", ("cgroup.cpu_quota", 1.5), "docker run --cpus 1.5 app"),
+        ("docker run app", ("container.network", None), "docker run --network host app"),
+        ("docker run app", ("cpu.affinity", (0, 2)), "docker run --cpuset-cpus 0,2 app"),
+        ("docker run app", ("threads.omp", 4), "docker run --env OMP_NUM_THREADS=4 app"),
+        ("docker run app", ("env.LD_PRELOAD", None), "docker run --env LD_PRELOAD app"),
+        (
+            "docker run -e OMP_NUM_THREADS=1 app",
+            ("threads.omp", 2),
+            "docker run --env OMP_NUM_THREADS=2 app",
+        ),
+        ("python x.py", ("limits.nofile", 1024), "ulimit -Sn 1024 || exit 125; python x.py"),
+        ("python x.py", ("limits.stack", 8 << 20), "ulimit -Ss 8192 || exit 125; python x.py"),
+        ("a && b", ("env.MALLOC_ARENA_MAX", "2"), "export MALLOC_ARENA_MAX=2; a && b"),
+        (
+            "OMP_NUM_THREADS=1 && python x",
+            ("threads.omp", 2),
+            "export OMP_NUM_THREADS=2; OMP_NUM_THREADS=1 && python x",
+        ),
+        ("docker run --cpus 0.5 app", ("cgroup.cpu_quota", 2), "docker run --cpus 2 app"),
+        ("docker run --net x app", ("container.network", None), "docker run --network host app"),
+        (
+            "A='b c' OMP_NUM_THREADS=\"1\" python OMP_NUM_THREADS=1",
+            ("threads.omp", 2),
+            "export OMP_NUM_THREADS=2; A='b c' python OMP_NUM_THREADS=1",
+        ),
+        (
+            "OMP_NUM_THREADS=1 python x.py",
+            ("threads.omp", None),
+            "unset OMP_NUM_THREADS; python x.py",
+        ),
+    ],
+)
+def test_line_takes_the_value_of_the_fast_one(
+    line: str, key: tuple[str, FingerprintValue], expected: str
+) -> None:
+    """By an option, a command of the shell, or a variable; the rest stays as it is typed."""
+    (change,) = changes([difference(*key)], cache="/c", is_engine=line.startswith("docker"))
+    assert edited(line, change.edit, manual=MANUAL) == expected
+
+
+def test_what_cannot_be_changed_has_no_lever() -> None:
+    """And facts with one option have one lever."""
+    keys = ("loaded_libraries", "container.storage", "seccomp.mode", "seccomp.filters")
+    found = changes([difference(key, 0) for key in keys], cache="/c", is_engine=True)
+    fewer = [difference("seccomp.filters", 1), difference("capabilities.effective", "a80425fb")]
+    assert changes(fewer, cache="/c", is_engine=True) == []
+    assert [one.key for one in found] == ["seccomp.mode"]
+    assert found[0].cost == "the container may make every system call"
+    assert changes([difference("seccomp.mode", 0)], cache="/c", is_engine=False) == []
+
+
+def test_changes_are_applied_together() -> None:
+    """With another image and byte code that is kept."""
+    (image,) = line_changes("docker run app:1", "docker run app:2", manual=MANUAL)
+    (code,) = changes([difference("python.uncompiled", 0)], cache="/c", is_engine=True)
+    line = edited("sudo docker run app:2 x.py", image.edit + code.edit + PLACEBO, manual=MANUAL)
+    assert line == (
+        "sudo docker run --volume /c:/envcompare-pycache --env "
+        "PYTHONPYCACHEPREFIX=/envcompare-pycache --env PYTHONDONTWRITEBYTECODE= "
+        "--env ENVCOMPARE_PLACEBO=1 app:1 x.py"
+    )
+    assert image.mend("docker run app:2", manual=MANUAL) == "use the image app:1"
+
+
+def test_options_in_which_lines_differ_are_changes() -> None:
+    """Each as it is written, with what the shell makes of it."""
+    fast = "docker run --rm -v $PWD:/w -e A=1 --ulimit nofile=1024 app x"
+    slow = "docker run -v '/a b:/w' --rm -e A=1 -e B=2 app x --rm"
+    found = line_changes(fast, slow, manual=MANUAL)
+    assert [one.what for one in found] == [
+        "-v '/a b:/w' → -v $PWD:/w",
+        "-e B=2 is removed",
+        "--ulimit nofile=1024 is added",
+    ]
+    assert [edited(slow, one.edit, manual=MANUAL) for one in found] == [
+        "docker run  --rm -e A=1 -e B=2 -v $PWD:/w app x --rm",
+        "docker run -v '/a b:/w' --rm -e A=1 app x --rm",
+        "docker run -v '/a b:/w' --rm -e A=1 -e B=2 --ulimit nofile=1024 app x --rm",
+    ]
+    mends = [one.mend(slow, manual=MANUAL) for one in found]
+    assert mends == [
+        "replace -v '/a b:/w' by -v $PWD:/w",
+        "leave -e B=2 out",
+        "docker run --ulimit nofile=1024 …",
+    ]
+    (limit,) = changes([difference("limits.nofile", 1024)], cache="/c", is_engine=True)
+    assert replaces(found[2], limit)
+    assert not replaces(found[1], limit)
+    (variable,) = changes([difference("env.B", None)], cache="/c", is_engine=True)
+    assert replaces(found[1], variable)
+    assert variable.mend(slow, manual=MANUAL) == "leave -e B=2 out"
+    other = "docker run --ulimit memlock=1 --ulimit nofile=9 app"
+    assert limit.mend(other, manual=MANUAL) == "replace --ulimit nofile=9 by --ulimit nofile=1024"
+    assert line_changes("true", slow, manual=MANUAL) == []
+    ports = [f"docker run -p {one} app" for one in ("1:1", "1-9:1-9")]
+    (port,) = line_changes(*ports, manual=MANUAL)
+    assert port.what == "-p 1-9:1-9 → -p 1:1"
+    (host,) = line_changes("docker run --net=host app", "docker run app", manual=MANUAL)
+    assert host.cost == "the container reaches every port of the host"
+
+
+def test_share_of_a_gap_covers_the_truth() -> None:
+    """In simulated rounds that share their noise, as rounds of one machine do."""
+    covered = placebos = 0
+    for seed in range(400):
+        draw = random.Random(seed)
+        units = []
+        for _ in range(10):
+            times = {"fast": 1.0, "slow": 1.5, "changed": 1.2, "placebo": 1.5}
+            noise = draw.lognormvariate(0, 0.1)
+            units.append({a: t * noise * draw.lognormvariate(0, 0.03) for a, t in times.items()})
+        share = share_closed(units, fast="fast", slow="slow", changed="changed")
+        assert share is not None
+        covered += share.low <= 0.5503 <= share.high  # 1 - ln 1.2 / ln 1.5
+        excess = excess_of_share(units, fast="fast", slow="slow", changed="placebo", placebo="slow")
+        assert excess is not None
+        placebos += excess.low > 0
+    assert 366 <= covered <= 394  # 95 %, four standard errors
+    assert placebos <= 22  # 2.5 %, four standard errors
+    few = share_closed(units[:3], fast="fast", slow="slow", changed="changed")
+    assert few is not None
+    assert (few.low, few.high) == (-math.inf, math.inf)
+    lacking = [{"fast": 1.0}, *units]  # the budget ended in that round
+    assert share_closed(lacking, fast="fast", slow="slow", changed="changed") is not None
+
+
+def simulated(effects: dict[str, float], runs: list[list[str]]) -> Callable[..., Measured]:
+    """Return what times lines by the words in them: a factor for each that a line has."""
+
+    def measure(lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
+        assert budget_s > 0
+        runs.append(list(lines))
+        draw = random.Random(len(runs))
+        units = []
+        for _ in range((rounds or 12) - 1):
+            noise = draw.lognormvariate(0, 0.05)
+            times = {"fast": 1.0}
+            for name, line in lines.items():
+                if name != "fast":
+                    times[name] = 1.0
+                    for words, factor in effects.items():
+                        times[name] *= 1 if words in line else factor
+            units.append({a: t * noise * draw.lognormvariate(0, 0.01) for a, t in times.items()})
+        return Measured(units=units, failed={}, folder=f"trials/{len(runs)}")
+
+    return measure
+
+
+LEVERS = [
+    ("seccomp.mode", 0),
+    ("limits.nofile", 1024),
+    ("threads.omp", 2),
+    ("container.network", None),
+    ("env.MALLOC_ARENA_MAX", "1"),
+]
+
+
+def prove(effects: dict[str, float], runs: list[list[str]]) -> Proof:
+    """Return what a search finds for a line whose changes have these effects."""
+    found = changes([difference(*one) for one in LEVERS], cache="/c", is_engine=True)
+    search = Search(
+        fast="docker run app",
+        slow="docker run --rm app",
+        measure=simulated(effects, runs),
+        manual=MANUAL,
+        budget_s=60.0,
+    )
+    return search.prove(found, arm="b", slow_arm="b")
+
+
+@pytest.mark.parametrize(
+    ("word", "key", "mend"),
+    [
+        ("seccomp=", "seccomp.mode", "docker run --security-opt seccomp=unconfined …"),
+        ("nofile=", "limits.nofile", "docker run --ulimit nofile=1024 …"),
+        ("OMP_NUM", "threads.omp", "docker run --env OMP_NUM_THREADS=2 …"),
+    ],
+)
+def test_cause_is_found_and_confirmed_beside_a_placebo(word: str, key: str, mend: str) -> None:
+    """Among five properties, in runs of at most three changed lines."""
+    runs: list[list[str]] = []
+    proof = prove({word: 1.4}, runs)
+    assert (proof.outcome, proof.mend) == ("cause", mend)
+    assert proof.confirmed is not None
+    assert proof.confirmed.keys == (key,)
+    assert runs[-1] == ["fast", "slow", "changed", "placebo"]
+    assert all(len(lines) <= 5 for lines in runs)
+    assert len(proof.runs) == len(runs)
+    text = " ".join(proof_texts(proof))
+    assert "The cause, proven by changing it: " in text
+    assert "Not the cause: " in text
+    assert f"To fix it: {mend}." in text
+
+
+def test_one_of_two_causes_contributes() -> None:
+    """It closes less than half, but more than the placebo."""
+    proof = prove({"seccomp=": 1.3, "nofile=": 1.5, "OMP_NUM": 1.5, "MALLOC": 1.5}, [])
+    assert proof.outcome == "contributes"
+
+
+def test_nothing_that_can_be_changed_is_no_cause() -> None:
+    """The report says how much at most, and nothing is confirmed."""
+    proof = prove({"another": 1.4}, [])
+    assert proof.outcome == "none"
+    assert proof.confirmed is None
+    (text,) = [one for one in proof_texts(proof) if one.startswith("Nothing")]
+    assert "that was measured closes more than" in text
+
+
+def test_line_that_cannot_be_run_is_named() -> None:
+    """With the reason, and without a share."""
+    change = Change(key="seccomp.mode", what="seccomp 2 → 0", edit=Edit(options=("--x", "y")))
+
+    def measure(lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
+        del lines, rounds, budget_s
+        return Measured(units=[], failed={"changed": "exit code 125"}, folder="trials/1")
+
+    search = Search(
+        fast="true", slow="docker run app", measure=measure, manual=MANUAL, budget_s=9.0
+    )
+    proof = search.prove([change], arm="b", slow_arm="b")
+    assert proof.outcome == "not-proven"
+    assert "was not measured: exit code 125" in " ".join(proof_texts(proof))
+
+
+def test_placebo_that_closes_much_leaves_the_cause_open() -> None:
+    """Something else then differs between the rounds' lines."""
+    proof = prove({"seccomp=": 1.4, "ENVCOMPARE_PLACEBO": 1.2}, [])
+    assert proof.outcome == "not-proven"
+
+
+def test_change_that_fails_hides_no_other_of_its_group() -> None:
+    """The group is measured again in parts."""
+    runs: list[list[str]] = []
+    measure = simulated({"OMP_NUM": 1.5}, runs)
+
+    def failing(lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
+        good = measure(lines, rounds, budget_s)
+        failed = {name: "exit code 125" for name, line in lines.items() if "nofile=" in line}
+        return replace(good, failed=failed)
+
+    levers = [*LEVERS, ("env.MALLOC_TRIM_THRESHOLD_", "1")]
+    found = changes([difference(*one) for one in levers], cache="/c", is_engine=True)
+    search = Search(
+        fast="docker run app", slow="docker run x", measure=failing, manual=MANUAL, budget_s=60.0
+    )
+    proof = search.prove(found, arm="b", slow_arm="b")
+    assert proof.outcome == "cause"
+    assert proof.confirmed is not None
+    assert proof.confirmed.keys == ("threads.omp",)
+    assert "Not measured: " in " ".join(proof_texts(proof))
+
+
+def test_changes_that_only_act_together_are_confirmed_together() -> None:
+    """Here either of two keeps the line slow."""
+    runs: list[list[str]] = []
+
+    def measure(lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
+        runs.append(list(lines))
+        both = {name: "nofile=" in line and "OMP_NUM" in line for name, line in lines.items()}
+        units = [
+            {name: 1.0 + n / 1000 if is_both or name == "fast" else 1.4 + n / 700}
+            for n in range((rounds or 12) - 1)
+            for name, is_both in both.items()
+        ]
+        per_round = [
+            {key: value for unit in units[at : at + len(lines)] for key, value in unit.items()}
+            for at in range(0, len(units), len(lines))
+        ]
+        return Measured(units=per_round, failed={}, folder=f"trials/{len(runs)}")
+
+    found = changes([difference(*one) for one in LEVERS], cache="/c", is_engine=True)
+    search = Search(
+        fast="docker run app", slow="docker run x", measure=measure, manual=MANUAL, budget_s=60.0
+    )
+    proof = search.prove(found, arm="b", slow_arm="b")
+    assert proof.outcome == "cause"
+    assert proof.confirmed is not None
+    assert {"limits.nofile", "threads.omp"} <= set(proof.confirmed.keys)
+
+
+def test_change_that_the_line_undoes_has_no_share() -> None:
+    """Its facts show the old value."""
+    (change,) = changes([difference("threads.omp", 2)], cache="/c", is_engine=True)
+    assert change.is_without_effect({"uid": 0, "threads.omp": 1})
+    (code,) = changes([difference("python.uncompiled", 0)], cache="/c", is_engine=True)
+    assert code.is_without_effect({"uid": 0, "env.PYTHONDONTWRITEBYTECODE": "1"})
+    assert not code.is_without_effect({"uid": 0, "env.PYTHONPYCACHEPREFIX": "/c"})
+    assert not change.is_without_effect({"uid": 0, "threads.omp": 2})
+    assert not change.is_without_effect({})
+    measure = simulated({}, [])
+
+    def kept(lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
+        facts = {"changed": {"uid": 0, "threads.omp": 1}}
+        return replace(measure(lines, rounds, budget_s), facts=facts)
+
+    search = Search(fast="true", slow="docker run x", measure=kept, manual=MANUAL, budget_s=9.0)
+    proof = search.prove([change], arm="b", slow_arm="b")
+    assert "the line keeps its value" in " ".join(proof_texts(proof))
+
+
+def test_no_secret_of_a_line_is_kept() -> None:
+    """Neither in what was changed nor in how to fix it."""
+    fast, slow = (f"docker run -e HF_TOKEN={word * 20} app" for word in ("hf_a1", "hf_b2"))
+    found = line_changes(fast, slow, manual=MANUAL)
+    search = Search(
+        fast=fast, slow=slow, measure=simulated({"hf_a1": 1.5}, []), manual=MANUAL, budget_s=9.0
+    )
+    proof = search.prove(found, arm="b", slow_arm="b")
+    assert proof.outcome == "cause"
+    assert "hf_" not in str(proof)
+
+
+def test_trial_that_cannot_be_measured_keeps_what_was_found() -> None:
+    """As when another run has taken the host meanwhile."""
+
+    def refused(lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
+        raise UnusableError("local is in use by another run")
+
+    (change,) = changes([difference("threads.omp", 2)], cache="/c", is_engine=True)
+    search = Search(fast="true", slow="docker run x", measure=refused, manual=MANUAL, budget_s=9.0)
+    proof = search.prove([change], arm="b", slow_arm="b")
+    assert proof.outcome == "not-proven"
+    assert "in use by another run" in " ".join(proof_texts(proof))
