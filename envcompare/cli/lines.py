@@ -151,7 +151,6 @@ def _measure_lines(
 ) -> tuple[int, RunComparison, RunFolder]:
     """Carry out a run of lines, and return the exit code, the results and their folder."""
     from envcompare.cli.planning import planned
-    from envcompare.config.settings import Settings
     from envcompare.run_folder import locked
     from envcompare.runner import Job
 

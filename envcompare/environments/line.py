@@ -229,7 +229,7 @@ class CapturedLine(Line):
     name: str = CAPTURED
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:
-        """Return the launcher, which is told that the line is a file."""
+        """Return the launcher, with a variable that says that its line is a capture."""
         wrapped = Line.wrap(self, command, isolation)
         return replace(wrapped, env=(*wrapped.env, (_CAPTURED, "1")))
 

@@ -28,6 +28,8 @@ MEANINGS: Final[dict[FactClass, str]] = {
     "confounder": "A difference in speed is then real, but its cause cannot be determined.",
     "possible-influence": "It may change the speed; whether it does here is unknown.",
 }
+READ: Final = "uid"
+"""A fact of every process that was read."""
 NOT_SET: Final = "not set"
 INSTALLED_PARTS: Final = "site_packages.parts"
 """Packages, and files of no package, each with its digest."""

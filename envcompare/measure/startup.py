@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from envcompare.config.workloads import SHELL, Program
 from envcompare.errors import CommandTimeoutError, WorkloadError
+from envcompare.fingerprint import READ
 from envcompare.measure import Amount, Fact, Facts, Generated, Hello, Values, shuffled
 from envcompare.measure.cell import CellContext, QuietGate, Roster, failure_of
 from envcompare.measure.limits import StopReason, block_limit_s, too_long
@@ -291,7 +292,6 @@ def _training_steps(hello: Hello, step_s: float, *, design: Design) -> int:
 
 
 _SHOWN_WHOLE_S = 10.0
-_READ = "uid"  # a fact of every process that was read
 _READINGS = 10  # at most, of a line that ends before it is read
 _WANTED_ROUNDS = 4  # below it there is no verdict; then the first round is not given away
 _LEAST_LIMIT_S = 1.0
@@ -557,7 +557,7 @@ class ProcessPass:
         Return why the arm must end if this is other software than before an interruption.
         """
         looked = self._looks.get(arm)
-        if not self._is_of_lines or done.fingerprint.get(_READ) is not None:
+        if not self._is_of_lines or done.fingerprint.get(READ) is not None:
             self._looks.pop(arm, None)
         if looked is None or not done.fingerprint:
             return None

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from envcompare.environments.line import engine_call, given_options, option_texts
-from envcompare.fingerprint import holds_for
+from envcompare.fingerprint import READ, holds_for
 from envcompare.fingerprint.sentences import describe
 from envcompare.run_folder.records import FactDifference, FingerprintValue
 
@@ -19,7 +19,6 @@ Kind = Literal["options", "software", "isolation", "settings"]
 _CACHE: Final = "/envcompare-pycache"
 _SET: Final = "set"  # of a variable whose value is not kept
 _MARK: Final = "ENVCOMPARE_PLACEBO"
-_READ: Final = "uid"  # a fact of every process that was read
 _PREFIX, _WRITES_NONE = "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE"
 _BYTE_CODE: Final = "python.uncompiled"
 _COMPILE: Final = "python -m compileall -q FOLDERS; of an image, as RUN in its Dockerfile"
@@ -173,7 +172,7 @@ class Change:
 
     def is_without_effect(self, facts: Mapping[str, FingerprintValue]) -> bool:
         """Return whether the facts of the changed line show another value than was wanted."""
-        is_read = facts.get(_READ) is not None
+        is_read = facts.get(READ) is not None
         if self.key == _BYTE_CODE:
             is_kept = facts.get(f"env.{_PREFIX}") and not facts.get(f"env.{_WRITES_NONE}")
             return is_read and not is_kept

@@ -53,6 +53,7 @@ def capture_of(folder: RunFolder) -> Capture:
     """
     run = folder.read_run()
     first, second = (arm.id for arm in run.arms if not arm.is_control)
+    samples = folder.read_samples().samples
     series = {
         arm: tuple(
             CapturedProcess(
@@ -61,7 +62,7 @@ def capture_of(folder: RunFolder) -> Capture:
                 sys_ns=one.sys_ns,
                 max_rss_bytes=one.max_rss_bytes,
             )
-            for one in folder.read_samples().samples
+            for one in samples
             if isinstance(one, ProcessRun) and one.arm == arm and one.status == "ok"
         )
         for arm in (first, second)

@@ -219,10 +219,15 @@ LEVERS = [
 def prove(effects: dict[str, float], runs: list[list[str]]) -> Proof:
     """Return what a search finds for a line whose changes have these effects."""
     found = changes([difference(*one) for one in LEVERS], cache="/c", is_engine=True)
+    return searched(found, simulated(effects, runs))
+
+
+def searched(found: list[Change], measure: Callable[..., Measured]) -> Proof:
+    """Return what a search among changes finds."""
     search = Search(
         fast="docker run app",
         slow="docker run --rm app",
-        measure=simulated(effects, runs),
+        measure=measure,
         manual=MANUAL,
         budget_s=60.0,
     )
@@ -302,10 +307,7 @@ def test_change_that_fails_hides_no_other_of_its_group() -> None:
 
     levers = [*LEVERS, ("env.MALLOC_TRIM_THRESHOLD_", "1")]
     found = changes([difference(*one) for one in levers], cache="/c", is_engine=True)
-    search = Search(
-        fast="docker run app", slow="docker run x", measure=failing, manual=MANUAL, budget_s=60.0
-    )
-    proof = search.prove(found, arm="b", slow_arm="b")
+    proof = searched(found, failing)
     assert proof.outcome == "cause"
     assert proof.confirmed is not None
     assert proof.confirmed.keys == ("threads.omp",)
@@ -331,10 +333,7 @@ def test_changes_that_only_act_together_are_confirmed_together() -> None:
         return Measured(units=per_round, failed={}, folder=f"trials/{len(runs)}")
 
     found = changes([difference(*one) for one in LEVERS], cache="/c", is_engine=True)
-    search = Search(
-        fast="docker run app", slow="docker run x", measure=measure, manual=MANUAL, budget_s=60.0
-    )
-    proof = search.prove(found, arm="b", slow_arm="b")
+    proof = searched(found, measure)
     assert proof.outcome == "cause"
     assert proof.confirmed is not None
     assert {"limits.nofile", "threads.omp"} <= set(proof.confirmed.keys)

@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from typing import Final
 
 from envcompare.analysis.model import ArmSummary, Comparison, RunComparison
-from envcompare.fingerprint import CONTAINER_START, SCRIPT_START, fact, holds_for
+from envcompare.fingerprint import CONTAINER_START, READ, SCRIPT_START, fact, holds_for
 from envcompare.fingerprint.evidence import likelihood_in_lines
 from envcompare.fingerprint.sentences import describe
 from envcompare.report.wording import duration
@@ -20,7 +20,6 @@ from envcompare.text import counted, shortened, visible
 _MOST_CANDIDATES: Final = 5
 _MOST_OF_CANDIDATE: Final = 120  # characters
 _MOST_CHANGED: Final = 200  # characters
-_READ: Final = "uid"  # a fact of every process that was read
 _MUCH: Final = 0.25  # of a time, or of a difference
 _FELT_MS: Final = 500
 # Facts of which only a larger value (1) or only a smaller one (-1) can slow a line down.
@@ -96,7 +95,7 @@ def line_candidates(
     Of a line that was not read, only what its engine says counts.
     """
     names = (run.reference_of(comparison.arm), comparison.arm)
-    are_read = all(one.facts.get(_READ) is not None for one in run.arms if one.arm in names)
+    are_read = all(one.facts.get(READ) is not None for one in run.arms if one.arm in names)
     found = sorted(_differences(run, comparison), key=likelihood_in_lines)
     shown = [
         one
