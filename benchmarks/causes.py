@@ -40,9 +40,16 @@ class Record:
     def is_of_cause(self) -> bool:
         """Tell whether what was changed is the cause, or contains it."""
         case = CASES[self.case]
-        images = {"image.id"} if case.images[0] != case.images[1] else set()
-        known = {*case.names, *images}
-        return any(key in known or key.startswith("option.") for key in self.keys)
+        if {"image.id", "image.files"} & set(self.keys):
+            return self.is_whole or bool(case.inside)
+        return any(key in case.names or key.startswith("option.") for key in self.keys)
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether the image was changed as a whole, without naming what in it counts."""
+        case = CASES[self.case]
+        is_named = bool(case.inside) and case.inside in self.what
+        return case.images[0] != case.images[1] and "image.id" in self.keys and not is_named
 
 
 @benchmark(__doc__, smoke=("--cases", "nofile", "--budget", "30"))
@@ -91,7 +98,7 @@ def write_page(places: Places) -> str:
     records = sorted(_records(places), key=lambda record: list(CASES).index(record.case))
     proven = [one for one in records if one.proof == "cause" and one.is_of_cause]
     wrong = [one for one in records if one.proof == "cause" and not one.is_of_cause]
-    images = sum("image.id" in one.keys for one in proven)
+    images = sum(one.is_whole for one in proven)
     page = "\n".join((
         "# Proven causes of slow lines",
         "",

@@ -99,6 +99,7 @@ class Case:
     images: tuple[str, str] = ("", "")  # further lines of their Dockerfiles
     files: dict[str, str] = field(default_factory=dict)
     around: str = ""  # what the host needs meanwhile
+    inside: str = ""  # the file or setting of the second image that is the cause
 
 
 RUN = "docker run --rm -v $PWD:/w"
@@ -139,7 +140,7 @@ CASES = {
     ),
     "entrypoint": Case(
         says="an entrypoint changes the owner of many files", source="FreshRSS/FreshRSS#7764",
-        names=("programs",),
+        names=("programs",), inside="/entry",
         images=(MANY.format(1500, 4096) + ENTRY.format(""),
                 MANY.format(1500, 4096) + ENTRY.format("chown -R 1000:1000 /data\\n")),
         lines=("docker run --rm --entrypoint /entry {0} sleep 0.3",
@@ -147,7 +148,7 @@ CASES = {
     ),
     "volume": Case(
         says="a volume is filled from the image at each start", source="docker/for-linux#1379",
-        names=("container.volumes",),
+        names=("container.volumes",), inside="Volumes",
         images=(MANY.format(60, 4_000_000), MANY.format(60, 4_000_000) + "VOLUME /data\n"),
         lines=("docker run --rm {0} python3 -c pass", "docker run --rm {1} python3 -c pass"),
     ),
@@ -205,7 +206,7 @@ CASES = {
     ),
     "start-file": Case(
         says="a file of the image profiles every Python program", source="twisted/twisted#12786",
-        files={"work.py": ALLOCATES}, names=("python.start_files",),
+        files={"work.py": ALLOCATES}, names=("python.start_files",), inside="cov.pth",
         images=("", f"RUN echo '{PROFILES}' > /usr/lib/python3/dist-packages/cov.pth\n"),
         lines=(f"{RUN} {{0}} python3 /w/work.py", f"{RUN} {{1}} python3 /w/work.py"),
     ),

@@ -330,6 +330,7 @@ def _arms(
                     reference=masked(arm.reference),
                     state=state,
                     reason=reason,
+                    takes_options=arm.takes_options,
                     is_timed=arm.is_timed,
                     parameters=arm.parameters,
                     identity=record.identity if record else {},

@@ -21,19 +21,17 @@ from envcompare.cli.options import (
     presets,
     taking,
 )
-from envcompare.cli.running import create, measured
+from envcompare.cli.running import CONTAINERS, carry_out
 from envcompare.config.settings import Settings, WorkloadTable
 from envcompare.config.workloads import SHELL
 from envcompare.console import Display
 from envcompare.errors import ConfigError, InterruptedRunError
 from envcompare.run_folder.records import CAPTURED as CAPTURED_LINE
-from envcompare.text import masked, shortened
 
 if TYPE_CHECKING:
-    from envcompare.analysis.model import RunComparison
+    from envcompare.analysis.model import Comparison, RunComparison
     from envcompare.run_folder.results import RunFolder
 
-CONTAINERS = re.compile(r"\b(?:docker|podman)\b")
 SUFFIX = ".capture"
 _NAMES_CAPTURE = re.compile(rf"\S+{re.escape(SUFFIX)}")
 _NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
@@ -42,12 +40,8 @@ _NAMED_LINE = re.compile(r"([a-z][a-z0-9-]*)=(.*)", re.DOTALL)
 _SCRIPT = re.compile(r"[^\s'\"=:]+\.(?:py|sh)\b")
 _LINE_MARGIN = 5.0  # percent
 _SEARCHED = 4096  # characters of a line, for the name of a script
-_MOST_OF_LINE = 1000  # characters
 _OTHER_WORK, _UNDECIDED = 6, 7  # exit codes of `why`
 _DECIDED = ("slower", "faster", "equivalent")
-_CLIENT = (
-    "its container is not read, only the client: write the line as one `docker run` or `podman run`"
-)
 LINES = (
     click.option(
         "--prepare",
@@ -73,6 +67,12 @@ LINES = (
         help="Change the slow line towards the fast one and measure again, to find the cause; "
         "takes up to --budget once more.",
     ),
+    click.option(
+        "--comparison",
+        metavar="ARM[/WORKLOAD]",
+        help="With a run's folder in place of the lines: which difference to explain; the first "
+        "decided one if not given.",
+    ),
     *presets(),
     *named_flags("margin", "target", "budget", "seed", "quiet_gate", "title", "out", "wait"),
 )
@@ -89,6 +89,9 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None: 
     \b
     envcompare why 'python train.py' 'docker run --rm -v $PWD:/w -w /w app:2 python train.py'
 
+    \b
+    envcompare why results/RUN --comparison docker/cnn     for a difference that `run` has found
+
     For PyTorch training, add --lockstep: it compares steps, and the script need not end.
 
     Each line runs several times, in random order, by `sh -c` in the current folder. envcompare adds
@@ -97,73 +100,76 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None: 
     count as equal, and the budget is 600 s. Exit 3: a line cannot be run. 4: a line failed. 6: the
     lines do different work. 7: a line is undecided.
     """
+    run = Path(lines[0]) if len(lines) == 1 else None
+    if run is not None and (run / "run.json").is_file():
+        sys.exit(_explained(run, values, display))
+    if values.pop("comparison"):
+        raise ConfigError(
+            "--comparison names a comparison of a run",
+            hint="envcompare why RUN --comparison docker/cnn, where RUN is a run's folder",
+        )
     is_proof = values["prove"]
-    exit_code, comparison, folder = _measure_lines(lines, values, display, is_shown=not is_proof)
+    settings = line_settings(lines, values)
+    exit_code, comparison, folder = carry_out(settings, display, is_shown=not is_proof)
     if is_proof:
-        comparison = _proven(comparison, folder, values, display)
+        comparison = _proven(comparison, folder, display, budget_s=comparison.budget_s)
     if comparison.failures and all(one.phase == "checksum" for one in comparison.failures):
         exit_code = _OTHER_WORK
     undecided = any(one.outcome not in _DECIDED for one in comparison.compared)
     sys.exit(exit_code or (_UNDECIDED if undecided else 0))
 
 
+def _explained(run: Path, values: dict[str, Any], display: Display) -> int:
+    """Look for the cause of a difference in a run that has ended; return the exit code."""
+    from envcompare.analysis.compare import compare_run
+    from envcompare.cli.proving import chosen_comparison
+    from envcompare.run_folder import locked
+    from envcompare.run_folder.results import RunFolder
+
+    others = {name for name, value in values.items() if value not in (None, (), False)}
+    if others := others - {"comparison", "prove", "budget", "quiet_gate"}:
+        name = min(others).replace("_", "-")
+        raise ConfigError(
+            f"--{name} is for command lines, and {run} is a run",
+            hint="of a run, only --comparison, --budget and --no-quiet-gate can be given",
+        )
+    folder = RunFolder.open(run)
+    with locked(folder.path, by="run"):
+        whole = compare_run(folder)
+        chosen = chosen_comparison(whole, values["comparison"] or "")
+        budget_s = values["budget"] or whole.budget_s
+        _proven(whole, folder, display, budget_s=budget_s, chosen=chosen)
+    return 0
+
+
 def _proven(
-    comparison: RunComparison, folder: RunFolder, values: dict[str, Any], display: Display
+    comparison: RunComparison,
+    folder: RunFolder,
+    display: Display,
+    *,
+    budget_s: float,
+    chosen: Comparison | None = None,
 ) -> RunComparison:
     """Look for the cause of a difference, show the report with it, and return the results."""
     from envcompare.cli.conclusion import conclude, show_summary
     from envcompare.cli.proving import prove
     from envcompare.run_folder.results import PROOF
 
-    def measure(
-        lines: tuple[str, ...],
-        rounds: int | None,
-        **settings: Any,  # noqa: ANN401
-    ) -> tuple[RunComparison, RunFolder]:
-        given = {**values, **settings, "target": None}
-        _, found, trial = _measure_lines(lines, given, display, most_rounds=rounds, is_shown=False)
-        return found, trial
-
     display.say("looking for the cause")
     try:
-        proof = prove(comparison, folder, measure, budget_s=comparison.budget_s)
+        proof = prove(comparison, folder, display, budget_s=budget_s, chosen=chosen)
         if proof is not None:
             folder.write_json(PROOF, proof)
     except InterruptedRunError as error:
         raise InterruptedRunError(
             "the search for the cause was interrupted",
             details="the verdict is kept, and not proven",
-            hint="run the command again, or read the report",
+            hint=f"envcompare why {shlex.quote(str(folder.path))}",
         ) from error
     finally:
         comparison, report = conclude(folder)
         show_summary(comparison, report)
     return comparison
-
-
-def _measure_lines(
-    lines: tuple[str, ...],
-    values: dict[str, Any],
-    display: Display,
-    *,
-    most_rounds: int | None = None,
-    is_shown: bool = True,
-) -> tuple[int, RunComparison, RunFolder]:
-    """Carry out a run of lines, and return the exit code, the results and their folder."""
-    from envcompare.cli.planning import planned
-    from envcompare.run_folder import locked
-    from envcompare.runner import Job
-
-    settings = line_settings(lines, values, most_rounds=most_rounds)
-    new = planned(settings, Settings(), accept_many=True)
-    folder, (experiment, plan, hosts) = create(new, display), new
-    with locked(folder.path, by="run"):
-        job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
-        for arm in experiment.arms:
-            display.say(f"{arm.id}: {shortened(masked(arm.reference), most=_MOST_OF_LINE)}")
-            if not arm.traits.programs and CONTAINERS.search(arm.reference):
-                display.say(f"  {_CLIENT}")
-        return (*measured(job, is_shown=is_shown), folder)
 
 
 @click.command()
@@ -201,7 +207,8 @@ def capture(display: Display, /, *, line: str, output: Path, **values: Any) -> N
     if why:
         raise ConfigError(f"--output {output} {why}", hint=f"name a new file, such as slow{SUFFIX}")
     try:
-        exit_code, comparison, folder = _measure_lines(twice(line), values, display)
+        settings = line_settings(twice(line), values)
+        exit_code, comparison, folder = carry_out(settings, display)
     except InterruptedRunError as error:
         hint = "run envcompare capture again"
         raise InterruptedRunError(error.brief, details=error.details, hint=hint) from error
@@ -211,9 +218,7 @@ def capture(display: Display, /, *, line: str, output: Path, **values: Any) -> N
     display.say(f"{output}: compare it with envcompare why 'LINE' {shlex.quote(str(output))}")
 
 
-def line_settings(
-    lines: tuple[str, ...], values: dict[str, Any], *, most_rounds: int | None = None
-) -> Settings:
+def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
     """Return the settings that compare command lines, run in the current folder.
 
     A line may begin with its name, as in `fast=python train.py`. Raises ConfigError for a repeated
@@ -247,7 +252,7 @@ def line_settings(
                 "steps cannot be combined with --prepare, --conclude or --measure",
                 hint="leave --lockstep and --step out to time whole processes",
             )
-    most = min(rounds, default=most_rounds)
+    most = min(rounds, default=None)
     table = WorkloadTable(
         command=SHELL, lockstep=lockstep, most_rounds=most, measures=measures, **own
     )

@@ -162,7 +162,7 @@ def resumed(folder: RunFolder, again: Settings) -> tuple[Experiment, Plan, tuple
             hint="add profiles to it with `envcompare import`, or start a new run",
         )
     _check_whole(folder)
-    experiment, made, hosts = _planned(again, _settings_of(folder), accept_many=True)
+    experiment, made, hosts = _planned(again, settings_of(folder), accept_many=True)
     same = (
         (record.tool_version, __version__, "the version of envcompare"),
         (record.cells, tuple(cell.record() for cell in made.cells), "the plan of cells"),
@@ -229,12 +229,12 @@ def places_of(folder: RunFolder, again: Settings) -> tuple[Experiment, tuple[Hos
         *("workload", "workloads", "set", "compare", "reference"),
         *("search", "until", "place", "rendezvous"),
     )
-    file = msgspec.structs.replace(_settings_of(folder), **dict.fromkeys(about_work))
+    file = msgspec.structs.replace(settings_of(folder), **dict.fromkeys(about_work))
     return *resolved(again, file), folder.run_id
 
 
-def _settings_of(folder: RunFolder) -> Settings:
-    """Return the settings of a run; raises as `configuration_of`."""
+def settings_of(folder: RunFolder) -> Settings:
+    """Return the settings with which a run began; raises as `configuration_of`."""
     content = configuration_of(folder.read_run())
     return parse_settings(content, source=str(folder.path / "run.json"))
 

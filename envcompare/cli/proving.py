@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 import math
+import os
+import shlex
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from envcompare.analysis.model import Comparison, RunComparison
-from envcompare.environments.line import EngineCall, engine_call, given_options
-from envcompare.errors import EnvcompareError
+from envcompare.cli.planning import resolved, settings_of
+from envcompare.cli.running import carry_out
+from envcompare.config.settings import Settings, WorkloadTable
+from envcompare.console import Display
+from envcompare.environments.line import (
+    IMAGE_NAME,
+    EngineCall,
+    engine_call,
+    given_options,
+    name_of,
+)
+from envcompare.environments.oci import remove_labelled
+from envcompare.errors import ConfigError, EnvcompareError
 from envcompare.proof import Measured, Search
-from envcompare.proof.levers import Change, changes, line_changes, replaces
+from envcompare.proof.imagefiles import ImageFiles
+from envcompare.proof.levers import (
+    Change,
+    changes,
+    line_changes,
+    own_software,
+    replaces,
+)
+from envcompare.report.wording.causewords import is_changeable
 from envcompare.report.wording.linewords import line_candidates
 from envcompare.report.wording.verdicts import MOVED
-from envcompare.run_folder.records import Block, ProcessRun, Proof, Sample
+from envcompare.run_folder.records import ArmRecord, Block, ProcessRun, Proof, Sample
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.metrics import wall_ns
 from envcompare.stats.shares import Unit
@@ -31,45 +52,76 @@ TRIALS: Final = "trials"
 _ANSWER_S: Final = 60.0
 _PARTS: Final = 8  # of a gap: the margin of its trials
 _WIDEST: Final = 50.0  # percent
+_BUILT: Final = "envcompare-built"  # stands for the image that the run builds
 
 
-class Run(Protocol):
-    """Measures lines with their names, in at most so many rounds, with settings of `why`."""
+def chosen_comparison(whole: RunComparison, which: str) -> Comparison:
+    """Return the decided difference that `ARM` or `ARM/WORKLOAD` names; the first if empty.
 
-    def __call__(
-        self,
-        lines: tuple[str, ...],
-        rounds: int | None,
-        *,
-        budget: float,
-        margin: float,
-        out: str,
-    ) -> tuple[RunComparison, RunFolder]:
-        """Return the results and the run folder."""
+    Raises ConfigError if there is none, or if its slow arm cannot be changed.
+    """
+    decided = [one for one in whole.compared if one.outcome in MOVED]
+    arm, _, workload = which.partition("/")
+    named = [
+        one for one in decided if arm in {"", one.arm} and workload in {"", one.workload, one.cell}
+    ]
+    if not named:
+        known = ", ".join(dict.fromkeys(f"{one.arm}/{one.workload}" for one in decided))
+        raise ConfigError(
+            f"no decided difference is called {which!r}" if which and decided else
+            "no comparison of this run is decided as slower or faster",
+            hint=f"decided: {known}" if known else "a longer --budget of `run` may decide one",
+        )  # fmt: skip
+    slow = _slow_arm(whole, named[0])
+    is_line = any(one.arm == slow and one.stack == "line" for one in whole.arms)
+    if not is_line and not is_changeable(whole, named[0]):
+        raise ConfigError(
+            f"{slow} is not an arm that envcompare can change",
+            details="it changes options, variables and images of arms that take --docker-options, "
+            "on this machine",
+            hint="--envs ladder measures what each layer of isolation adds",
+        )
+    return named[0]
 
 
 def prove(
-    whole: RunComparison, folder: RunFolder, measure: Run, *, budget_s: float
+    whole: RunComparison,
+    folder: RunFolder,
+    display: Display,
+    *,
+    budget_s: float,
+    chosen: Comparison | None = None,
 ) -> Proof | None:
-    """Look for the cause of the first decided difference; None if there is none to look for."""
-    decided = next((one for one in whole.compared if one.outcome in MOVED), None)
+    """Look for the cause of a difference, by default the first decided one; None without any.
+
+    Trials are runs below the run's folder, with its settings.
+    """
+    moved = (one for one in whole.compared if one.outcome in MOVED)
+    decided = chosen or next(moved, None)
     if decided is None or decided.deciding is None:
         return None
-    reference = whole.reference_of(decided.arm)
-    arms = {one.id: one for one in folder.read_run().arms}
-    names = (reference, decided.arm) if decided.outcome == "slower" else (decided.arm, reference)
+    slow_arm = _slow_arm(whole, decided)
+    reference = whole.reference_in(decided.cell)
+    names = (reference if slow_arm == decided.arm else decided.arm, slow_arm)
     margin = min(_WIDEST, 100 * math.expm1(abs(decided.deciding.log_ratio) / _PARTS))
-    fast, slow = (arms[name].reference for name in names)
+    arms = {one.id: one for one in folder.read_run().arms}
+    fast, slow = (_as_line(arms[name]) for name in names)
+    environments = tuple(arms[name].environment for name in names)
     call = engine_call(slow)
     manual = ""
     if call is not None:
         help_ = Command(argv=(*call.client, "run", "--help"))
         manual = run(LOCAL, help_, timeout_s=_ANSWER_S).stdout
+    base = _of_one_cell(settings_of(folder), decided)
 
     def measured(lines: dict[str, str], rounds: int | None, limit_s: float) -> Measured:
-        words = tuple(f"{name}={line}" for name, line in lines.items())
-        out = str(folder.path / TRIALS)
-        result, trial = measure(words, rounds, budget=limit_s, margin=margin, out=out)
+        settings = replace(
+            _with_lines(base, lines, manual, environments, rounds=rounds),
+            budget=limit_s,
+            margin=margin,
+            out=str(folder.path / TRIALS),
+        )
+        _, result, trial = carry_out(settings, display, is_shown=False)
         return Measured(
             units=units(trial.read_samples().samples),
             failed={
@@ -81,10 +133,114 @@ def prove(
             folder=str(trial.path.relative_to(folder.path)),
         )
 
-    with _byte_code_folder(call, manual) as cache:
-        search = Search(fast=fast, slow=slow, measure=measured, manual=manual, budget_s=budget_s)
+    with (
+        _byte_code_folder(call, manual) as cache,
+        _image_files((fast, slow), manual, whole.run_id) as files,
+    ):
+        search = Search(
+            fast=fast, slow=slow, measure=measured, manual=manual, budget_s=budget_s, files=files
+        )
         levers = _levers(whole, decided, (fast, slow), manual, cache)
-        return search.prove(levers, arm=decided.arm, slow_arm=names[1])
+        return search.prove(levers, arm=decided.arm, slow_arm=slow_arm, cell=decided.cell)
+
+
+def _slow_arm(whole: RunComparison, decided: Comparison) -> str:
+    return decided.arm if decided.outcome == "slower" else whole.reference_in(decided.cell)
+
+
+def _as_line(arm: ArmRecord) -> str:
+    """Return a user's line, or one that stands for an arm: the call of its engine, else its name.
+
+    The call has the user's own options alone.
+    """
+    if arm.stack == "line":
+        return arm.reference
+    if arm.takes_options:
+        return f"{arm.limit_command} {shlex.join(arm.options)} {arm.reference or _BUILT}"
+    place = f":{arm.reference}" if arm.reference else "@host" * (arm.stack == "host")
+    return f"{arm.environment}{place} {shlex.join(arm.options)}"
+
+
+def _of_one_cell(settings: Settings, cell: Comparison) -> Settings:
+    """Return the settings of a run for one of its cells alone, measured once and not profiled."""
+    (workload,) = (
+        one for one in resolved(Settings(), settings)[0].workloads if one.name == cell.workload
+    )
+    values = {**(settings.set or {}).get(workload.name, {}), **cell.parameters}
+    tables = settings.workloads if isinstance(settings.workloads, dict) else {}
+    own = workload.path is not None
+    return replace(
+        settings,
+        workloads=() if own else {workload.name: tables.get(workload.name, WorkloadTable())},
+        workload=(f"{workload.path}:{workload.class_name}",) if own else None,
+        set={workload.name: values} if values else None,
+        **dict.fromkeys(("reference", "hosts", "search", "until", "sessions", "stacks", "target")),
+        preset="default",  # `quick` ends after two restarts, and a share needs four
+        profile="none",
+        startup=False,
+    )
+
+
+def _with_lines(
+    settings: Settings,
+    lines: Mapping[str, str],
+    manual: str,
+    environments: tuple[str, ...],
+    *,
+    rounds: int | None,
+) -> Settings:
+    """Return the settings with these lines as arms: the first is fast, the others are slow."""
+    arms: list[str] = []
+    options: list[str] = []
+    tables = settings.workloads if isinstance(settings.workloads, dict) else {}
+    is_typed = any(one.command for one in tables.values())
+    for number, (name, line) in enumerate(lines.items()):
+        call = engine_call(line)
+        if is_typed:
+            arms.append(f"{name}={name_of(call.client) if call else 'line'}:{line}")
+            continue
+        if call is None:
+            place, *words = shlex.split(line)
+        else:
+            at = given_options(call.words, manual)[1]
+            image, words = call.words[at], list(call.words[:at])
+            environment = environments[min(number, 1)]
+            place = environment if image == _BUILT else f"{environment}:{image}"
+        arms.append(f"{name}={place}")
+        options += [f"{name}={shlex.join(words)}"] if words else []
+    if is_typed:
+        tables = {name: replace(one, most_rounds=rounds) for name, one in tables.items()}
+    return replace(
+        settings,
+        envs=tuple(arms),
+        docker_options=tuple(options) or None,
+        workloads=tables or settings.workloads,
+    )
+
+
+@contextmanager
+def _image_files(lines: tuple[str, str], manual: str, run_id: str) -> Iterator[ImageFiles | None]:
+    """Give the files of the images of two calls of one engine; remove what was made of them."""
+    fast, slow = (engine_call(line) for line in lines)
+    if fast is None or slow is None or fast.client != slow.client:
+        yield None
+        return
+    images = [call.words[given_options(call.words, manual)[1]] for call in (fast, slow)]
+    is_known = all(map(IMAGE_NAME.fullmatch, images)) and _BUILT not in images
+    if images[0] == images[1] or not is_known:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="envcompare-") as folder:
+        try:
+            yield ImageFiles(
+                client=slow.client,
+                fast=images[0],
+                slow=images[1],
+                run_id=run_id,
+                folder=Path(folder),
+            )
+        finally:
+            remove_labelled(LOCAL, slow.client, run_id=run_id, worker="")
 
 
 @contextmanager
@@ -113,10 +269,10 @@ def _levers(
 ) -> list[Change]:
     found, _ = line_candidates(whole, decided)
     if decided.outcome == "faster":  # the reference is the slow one
-        found = [
-            msgspec.structs.replace(one, reference=one.value, value=one.reference) for one in found
-        ]
+        found = [replace(one, reference=one.value, value=one.reference) for one in found]
     own = line_changes(*lines, manual=manual)
+    if any(one.arm == decided.arm and one.stack == "line" for one in whole.arms):
+        own += own_software(*lines, folder=Path.cwd(), search_path=os.environ.get("PATH", ""))
     levers = changes(found, cache=cache, is_engine=engine_call(lines[1]) is not None)
     return [*own, *(one for one in levers if not any(replaces(each, one) for each in own))]
 

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING
 
 from envcompare.cli.options import command_line
 from envcompare.console import Display
 from envcompare.errors import InterruptedRunError
+from envcompare.text import masked, shortened
 
 if TYPE_CHECKING:
     from envcompare.analysis.model import RunComparison
     from envcompare.config.experiment import Experiment
     from envcompare.config.plan import Plan
+    from envcompare.config.settings import Settings
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import Job
     from envcompare.transport.hosts import HostSpec
 
+CONTAINERS = re.compile(r"\b(?:docker|podman)\b")
+_MOST_OF_LINE = 1000  # characters
+_CLIENT = (
+    "its container is not read, only the client: write the line as one `docker run` or `podman run`"
+)
 Planned = tuple["Experiment", "Plan", "tuple[HostSpec, ...]"]
 
 
@@ -40,6 +48,31 @@ def check_places(experiment: Experiment, hosts: tuple[HostSpec, ...], display: D
     if experiment.allocation is None and not experiment.wait_s:
         require_free(hosts, experiment)
     require_base(hosts, experiment, display.say)
+
+
+def carry_out(
+    settings: Settings, display: Display, *, is_shown: bool = True
+) -> tuple[int, RunComparison, RunFolder]:
+    """Carry out a run with these settings; return the exit code, the results and the folder.
+
+    Raises as `measured`, and ConfigError for settings that contradict each other.
+    """
+    from envcompare.cli.planning import planned
+    from envcompare.config.settings import Settings
+    from envcompare.run_folder import locked
+    from envcompare.runner import Job
+
+    new = planned(settings, Settings(), accept_many=True)
+    folder, (experiment, plan, hosts) = create(new, display), new
+    with locked(folder.path, by="run"):
+        job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
+        for arm in experiment.arms:
+            if arm.stack != "line":
+                continue
+            display.say(f"{arm.id}: {shortened(masked(arm.reference), most=_MOST_OF_LINE)}")
+            if not arm.traits.programs and CONTAINERS.search(arm.reference):
+                display.say(f"  {_CLIENT}")
+        return (*measured(job, is_shown=is_shown), folder)
 
 
 def measured(job: Job, *, is_shown: bool = True) -> tuple[int, RunComparison]:

@@ -186,6 +186,7 @@ def planned_arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
             reference=arm.reference,
             is_plain=not arm.traits.is_isolated,
             limit_command=arm.traits.limit_command,
+            takes_options=arm.traits.fixed_options is not None,
             options=arm.options,
             parameters=dict(arm.parameters),
             rung=arm.rung,

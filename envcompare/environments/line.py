@@ -43,7 +43,7 @@ _STARTERS = frozenset({"command", "env", "exec", "nice", "nohup", "sudo", "time"
 _OF_STARTER = re.compile(r"-[npv]\d*|--|\d+")
 _SUDO = ("sudo", "-n")  # a measured line has no terminal for a password
 _HIDDEN = frozenset({"--net", "--net-alias", "--dns-opt"})  # that no manual of Docker lists
-_IMAGE = re.compile(r"[\w./:@-]+")  # without a variable of the shell
+IMAGE_NAME = re.compile(r"[\w./:@-]+")  # without a variable of the shell
 _OPTION = re.compile(r"^\s+(?:-(\w), )?--([\w-]+)(?: (\S+))?(?:\s{2}|$)", re.MULTILINE)
 _ALONE = frozenset({"--name", "-p", "--publish", "--ip", "--ip6", "--mac-address"})
 _ANSWER_S = 60.0
@@ -311,7 +311,7 @@ class EngineLine(Line):
         names, place = given_options(call.words, manual)
         image = "".join(call.words[place : place + 1])
         _require_timed(self.client[-1], names)
-        is_known = _IMAGE.fullmatch(image) is not None
+        is_known = IMAGE_NAME.fullmatch(image) is not None
         if request.options.lockstep:
             _require_together(names)
             _require_path(names, call.words[:place], is_known=is_known)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from envcompare.errors import EnvcompareError, InterruptedRunError
+from envcompare.proof.imagefiles import FILES, ImageFiles, divided
 from envcompare.proof.levers import PLACEBO, Change, Edit, edited
 from envcompare.run_folder.records import FingerprintValue, Proof, ProofShare, Trial
 from envcompare.stats.shares import Share, Unit, excess_of_share, gap, share_closed
@@ -39,6 +40,7 @@ class Measured:
     units: Sequence[Unit]
     failed: Mapping[str, str]  # reasons, by line
     facts: Mapping[str, Mapping[str, FingerprintValue]] = field(default_factory=dict)  # by line
+    lines: Mapping[str, str] = field(default_factory=dict)  # as they were changed, by name
     folder: str = ""
 
 
@@ -55,16 +57,17 @@ class Search:
     measure: Measure
     manual: str  # of `run --help`, for a line that calls an engine
     budget_s: float
+    files: ImageFiles | None = None  # if the lines' images differ
     tried: list[Trial] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
     _began_s: float = field(default_factory=time.monotonic)
 
-    def prove(self, changes: Group, *, arm: str, slow_arm: str) -> Proof:
+    def prove(self, changes: Group, *, arm: str, slow_arm: str, cell: str = "") -> Proof:
         """Return the proof of what closes most of the gap, or that nothing does.
 
-        Another image closes it with whatever is in it: it counts where nothing else does as well.
+        All software together closes it with whatever it holds, and counts where no part of it does.
         """
-        found = self._found(changes)
+        found = [self._with_settings(one) for one in self._found(changes)]
         outcome: Outcome = "none"
         confirmed, placebo = None, None
         if found:
@@ -72,6 +75,7 @@ class Search:
         mends = dict.fromkeys(one.mend(self.slow, manual=self.manual) for one in found)
         return Proof(
             arm=arm,
+            cell=cell,
             slow=slow_arm,
             outcome=outcome,
             confirmed=confirmed,
@@ -91,24 +95,56 @@ class Search:
 
         They are several only if no part of them does much.
         """
-        if len(changes) <= 1:
-            return changes
         groups = _groups(changes)
+        if len(changes) <= 1:
+            parts = [part for group in groups for part in self._parts(group)]
+            if not parts:
+                return changes
+            groups += parts
         last: Group = ()
         while groups and self._left_s > _LEAST_S:
             shares, failed = self._stage(groups)
             best = _best(groups, shares)
             if best is None or shares[best].value < _CAUSE:
                 # a change that cannot be run hides what the others of its group do
-                halves = [half for group in failed for half in _halves(group)][:_MOST_ARMS]
+                halves = [half for group in failed for half in self._parts(group)][:_MOST_ARMS]
                 if halves:
                     last, groups = last if best is None else groups[best], halves
                     continue
             if best is None:
                 break
             last = groups[best]
-            groups = _groups(last) if len(last) > 1 else []
+            groups = _groups(last) if len(last) > 1 else self._parts(last)
         return last
+
+    def _parts(self, group: Group) -> list[Group]:
+        """Return the halves of a group, or the parts of an image; none if there are none."""
+        if len(group) > 1:
+            return _halves(group)
+        (change,) = group
+        if self.files is None or not (change.edit.image or change.edit.files):
+            return []
+        paths = change.edit.files
+        try:
+            if change.edit.image:
+                paths = self.files.read(limit_s=self._left_s * _STAGE_SHARE)
+        except InterruptedRunError:
+            raise
+        except EnvcompareError as error:
+            what = "files of the image"
+            self.tried.append(Trial(keys=(FILES,), what=what, line="", failed=error.brief))
+            return []
+        parts = divided(paths) if paths else []
+        if not parts and change.edit.image and paths:
+            parts = [paths]
+        return [[self.files.change(part)] for part in parts]
+
+    def _with_settings(self, change: Change) -> Change:
+        """Describe an image whose files do not differ by its settings."""
+        if self.files is None or not change.edit.image or self.files.paths != ():
+            return change
+        settings = self.files.settings_that_differ()
+        return replace(change, what=f"settings of the image: {settings}") if settings else change
 
     def _stage(self, groups: Sequence[Group]) -> tuple[dict[int, Share], list[Group]]:
         """Measure the slow line with each group of changes.
@@ -116,23 +152,22 @@ class Search:
         Return the shares that they close, and the groups that failed, which may be divided.
         """
         names = [f"{_CHANGED}-{at + 1}" for at in range(len(groups))]
-        lines = dict(zip(names, map(self._changed, groups), strict=True))
-        measured = self._run(lines, _ROUNDS, self._left_s * _STAGE_SHARE)
+        edits = dict(zip(names, map(_whole, groups), strict=True))
+        measured = self._run(edits, _ROUNDS, self._left_s * _STAGE_SHARE)
         shares: dict[int, Share] = {}
         failed: list[Group] = []
         for at, (name, group) in enumerate(zip(names, groups, strict=True)):
-            trial, share = self._trial(measured, name, group, lines[name])
+            trial, share = self._trial(measured, name, group)
             self.tried.append(trial)
             if share is not None:
                 shares[at] = share
-            elif name in measured.failed and len(group) > 1 and measured.folder:
+            elif name in measured.failed and measured.folder:
                 failed.append(group)
         return shares, failed
 
     def _confirmed(self, found: Group) -> tuple[Outcome, Trial, ProofShare | None]:
-        lines = {_CHANGED: self._changed(found), _PLACEBO: self._edited(PLACEBO)}
-        measured = self._run(lines, None, self._left_s)
-        trial, share = self._trial(measured, _CHANGED, found, lines[_CHANGED])
+        measured = self._run({_CHANGED: _whole(found), _PLACEBO: PLACEBO}, None, self._left_s)
+        trial, share = self._trial(measured, _CHANGED, found)
         placebo = self._share(measured, _PLACEBO)
         names = {"fast": _FAST, "slow": _SLOW}
         whole = gap(measured.units, **names)
@@ -149,8 +184,20 @@ class Search:
             outcome = "cause" if min(share.low, excess.low) > _CAUSE else "contributes"
         return outcome, trial, _kept(placebo)
 
-    def _run(self, lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
+    def _run(self, edits: Mapping[str, Edit], rounds: int | None, budget_s: float) -> Measured:
+        """Measure both lines, and the slow one with each of these changes."""
+        lines: dict[str, str] = {}
+        failed: dict[str, str] = {}
+        for name, edit in edits.items():
+            try:
+                lines[name] = self._edited(edit)
+            except InterruptedRunError:
+                raise
+            except EnvcompareError as error:
+                failed[name] = error.brief
         every = {_FAST: self.fast, _SLOW: self.slow, **lines}
+        if not lines:
+            return Measured(units=(), failed=failed)
         if budget_s < _LEAST_S:
             return Measured(units=(), failed=dict.fromkeys(every, "no time was left"))
         try:
@@ -160,11 +207,9 @@ class Search:
         except EnvcompareError as error:  # a trial is not worth the verdict
             return Measured(units=(), failed=dict.fromkeys(every, error.brief))
         self.runs.append(measured.folder)
-        return measured
+        return replace(measured, failed={**measured.failed, **failed}, lines=lines)
 
-    def _trial(
-        self, measured: Measured, name: str, group: Group, line: str
-    ) -> tuple[Trial, Share | None]:
+    def _trial(self, measured: Measured, name: str, group: Group) -> tuple[Trial, Share | None]:
         """Return the record of a changed line, and its share, unless it is not known."""
         share = self._share(measured, name)
         lines = (one for one in (name, _SLOW, _FAST) if one in measured.failed)
@@ -177,7 +222,7 @@ class Search:
         trial = Trial(
             keys=tuple(one.key for one in group),
             what=masked("; ".join(one.what for one in group)),
-            line=masked(line),
+            line=masked(measured.lines.get(name, "")),
             share=_kept(share),
             failed=masked(failed),
         )
@@ -188,20 +233,24 @@ class Search:
             return None
         return share_closed(measured.units, fast=_FAST, slow=_SLOW, changed=name)
 
-    def _changed(self, group: Group) -> str:
-        whole = Edit()
-        for one in group:
-            whole += one.edit
-        return self._edited(whole)
-
     def _edited(self, edit: Edit) -> str:
+        if edit.files and self.files is not None:
+            image = self.files.image_with(edit.files, limit_s=self._left_s)
+            edit = replace(edit, image=image, files=())
         return edited(self.slow, edit, manual=self.manual)
+
+
+def _whole(group: Group) -> Edit:
+    whole = Edit()
+    for one in group:
+        whole += one.edit
+    return whole
 
 
 def _best(groups: Sequence[Group], shares: Mapping[int, Share]) -> int | None:
     """Return the place of the group that closes most; None if none does much."""
     much = {at: one.value for at, one in shares.items() if one.value >= _LITTLE}
-    others = {at: value for at, value in much.items() if not groups[at][0].edit.image}
+    others = {at: value for at, value in much.items() if not groups[at][0].is_whole}
     best = max(much, key=lambda at: much[at], default=None)
     other = max(others, key=lambda at: others[at], default=None)
     if best is None or other is None:
@@ -211,8 +260,8 @@ def _best(groups: Sequence[Group], shares: Mapping[int, Share]) -> int | None:
 
 def _groups(changes: Group) -> list[Group]:
     """Return groups to compare: by kind, else each alone if they are few, else halves."""
-    image = [one for one in changes if one.edit.image]
-    others = [one for one in changes if not one.edit.image]
+    software = [one for one in changes if one.is_whole]
+    others = [one for one in changes if not one.is_whole]
     kinds = list(dict.fromkeys(one.kind for one in others))
     if len(others) <= _MOST_ALONE:
         parts: list[Group] = [[one] for one in others]
@@ -220,7 +269,7 @@ def _groups(changes: Group) -> list[Group]:
         parts = [[one for one in others if one.kind == kind] for kind in kinds]
     else:
         parts = _halves(others)
-    return [*([image] if image else []), *parts]
+    return [*([software] if software else []), *parts]
 
 
 def _halves(changes: Group) -> list[Group]:

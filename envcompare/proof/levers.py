@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
 from typing import Final, Literal
 
 from msgspec.structs import replace
 
+from envcompare.config.workloads import VARIABLE_SETTING
 from envcompare.environments.line import engine_call, given_options, option_texts
 from envcompare.fingerprint import READ, holds_for
 from envcompare.fingerprint.sentences import describe
@@ -21,6 +25,12 @@ _SET: Final = "set"  # of a variable whose value is not kept
 _MARK: Final = "ENVCOMPARE_PLACEBO"
 _PREFIX, _WRITES_NONE = "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE"
 _BYTE_CODE: Final = "python.uncompiled"
+SOFTWARE: Final = "software"  # all of it
+# Where a machine has the programs, libraries and packages of its distribution.
+_SYSTEM: Final = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/etc/alternatives"),
+    *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/python3"),
+)
 _COMPILE: Final = "python -m compileall -q FOLDERS; of an image, as RUN in its Dockerfile"
 _ALL_RIGHTS: Final = 38  # capabilities of Linux 5.8 and older; newer ones have three more
 # How `ulimit` of the shell names a limit, and in what unit it takes a size.
@@ -124,6 +134,7 @@ class Edit:
     commands: tuple[str, ...] = ()  # of the shell, before a line that calls no engine
     variables: tuple[tuple[str, str | None], ...] = ()  # None: it is not set
     image: str = ""  # instead of the line's
+    files: tuple[str, ...] = ()  # of its image, which become those of the fast line's
     removed: tuple[str, ...] = ()  # options of `run`, as they are written
     added: tuple[str, ...] = ()  # likewise
 
@@ -134,6 +145,7 @@ class Edit:
             commands=self.commands + other.commands,
             variables=self.variables + other.variables,
             image=self.image or other.image,
+            files=self.files + other.files,
             removed=self.removed + other.removed,
             added=self.added + other.added,
         )
@@ -151,15 +163,21 @@ class Change:
     what: str  # "the limit nofile 20000 → 1024"
     edit: Edit
     want: FingerprintValue = None
+    fix: str = ""  # if the line itself cannot be changed like this
 
     @property
     def kind(self) -> Kind:
         """Return the kind of property; the search looks for the kind first."""
-        if self.edit.image or self.key == _BYTE_CODE:
+        if self.edit.image or self.edit.files or self.key in {SOFTWARE, _BYTE_CODE}:
             return "software"
         if self.edit.removed or self.edit.added:
             return "options"
         return next((one.kind for one in _LEVERS if holds_for(one.key, self.key)), "settings")
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether it changes all software, whatever of it is the cause."""
+        return bool(self.edit.image) or self.key == SOFTWARE
 
     @property
     def cost(self) -> str:
@@ -182,8 +200,8 @@ class Change:
     def mend(self, line: str, *, manual: str) -> str:
         """Return how to change the line, or the image, for this change alone."""
         edit, call = self.edit, engine_call(line)
-        if self.key == _BYTE_CODE:
-            return _COMPILE
+        if self.fix or self.key == _BYTE_CODE:
+            return self.fix or _COMPILE
         if edit.image:
             return f"use the image {edit.image}"
         if edit.removed:
@@ -270,6 +288,42 @@ def line_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
         key = f"option.{_role(text)[0]}"
         changed.append(Change(key=key, what=f"{text} is added", edit=Edit(added=(text,))))
     return changed
+
+
+def own_software(fast: str, slow: str, *, folder: Path, search_path: str) -> list[Change]:
+    """Return the change that shows this machine's software to a container in place of the image's.
+
+    It is for a fast line without an engine, run in a folder with this PATH: the container gets the
+    folders of the distribution, and those of other Pythons on PATH or in the line.
+    """
+    if engine_call(fast) is not None or engine_call(slow) is None:
+        return []
+    words = fast.split()
+    settings = list(takewhile(VARIABLE_SETTING.fullmatch, words))
+    for name, _, value in (one.partition("=") for one in settings):
+        if name == "PATH":
+            search_path = re.sub(r"\$PATH|\$\{PATH\}", search_path, value.strip("'\""))
+    program = "".join(words[len(settings) : len(settings) + 1])
+    own = [str((folder / program).parent)] if "/" in program else []
+    paths = [*own, *filter(os.path.isabs, search_path.split(os.pathsep))]
+    pythons = (Path(path) for path in paths if any(Path(path).glob("python*")))
+    places = {str(path.parent): None for path in pythons if not _is_system(path)}
+    shown = [path for path in (*_SYSTEM, *places) if Path(path).exists()]
+    return [
+        Change(
+            key=SOFTWARE,
+            what="the software of the image → that of this machine",
+            edit=Edit(
+                options=tuple(word for path in shown for word in ("-v", f"{path}:{path}:ro")),
+                variables=(("PATH", os.pathsep.join(paths)),),
+            ),
+            fix="build the image with the versions of this machine",
+        )
+    ]
+
+
+def _is_system(path: Path) -> bool:
+    return path.parts[:2] in {Path(each).parts for each in _SYSTEM}
 
 
 def _last_pairs(wanted: list[str], changed: list[Change]) -> list[Change]:

@@ -35,6 +35,7 @@ from envcompare.report.sections.environments import (
     hosts_facts,
 )
 from envcompare.report.sections.profilefolds import power_section
+from envcompare.report.sections.proofs import proof_section
 from envcompare.report.sections.scaling import batches_section, scaling_section, training_section
 from envcompare.report.sections.why import Sheet, fold_anchors, unexplained_cells, why_section
 from envcompare.report.summary import warnings
@@ -98,6 +99,7 @@ def _sections(
         answer,
         overview_section(run, rows),
         ladder,
+        proof_section(run),
         why,
         comparisons_section(run, rows, axis, folds=folds, files=files),
         scaling_section(run),

@@ -18,6 +18,7 @@ from envcompare.report.sections.profiletables import (
     partly_measured,
     quantity_lines,
 )
+from envcompare.report.sections.proofs import proof_table
 from envcompare.report.sections.scaling import scaling_blocks
 from envcompare.report.wording import NOT_MEASURED, cell_labels, listed, piece_word, reference_name
 from envcompare.report.wording.causewords import as_run_sentence, thread_lines
@@ -47,6 +48,7 @@ _MOST_CELLS: Final = 6
 def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
     """Return the summary's blocks in order; their styles are outcomes and roles."""
     leading = headlines(run)
+    proof = proof_table(run, is_drawn=False)
     return (
         Heading(text=_title(run)),
         *_devices(run),
@@ -54,6 +56,7 @@ def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
         *groups_blocks(run),
         *map(_headline, leading),
         *_verdict_tables(run, [verdict for one in leading for verdict in one.verdicts]),
+        *([proof] if proof else []),
         *gpu_tables(run),
         *([] if is_timed(run) else _quantity_tables(run)),
         *scaling_blocks(run),

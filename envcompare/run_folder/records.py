@@ -350,6 +350,9 @@ class ArmRecord(msgspec.Struct, frozen=True, kw_only=True):
     limit_command: Annotated[
         str, Meta(description="whose options limit CPUs and memory, as in `docker run`")
     ] = ""
+    takes_options: Annotated[
+        bool, Meta(description="whether the user may choose options of that command")
+    ] = False
     options: Annotated[
         tuple[str, ...], Meta(description="the user's, of the command that starts a container")
     ] = ()
@@ -532,10 +535,11 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """proof.json: what was changed to find the cause of a difference between two lines."""
+    """proof.json: what was changed to find the cause of a difference between two arms."""
 
     arm: Annotated[str, Meta(description="whose comparison with the reference it explains")]
-    slow: Annotated[str, Meta(description="the line that was changed")]
+    cell: Annotated[str, Meta(description="where; of an older version empty: the only one")] = ""
+    slow: Annotated[str, Meta(description="the arm that was changed")]
     outcome: Annotated[
         Literal["cause", "contributes", "not-proven", "none"],
         Meta(

@@ -15,6 +15,10 @@ import pytest
 from lab import need
 from runs import BASE, Done, run_folder
 
+PROFILED = "envcompare-test-profiled"
+LABEL = "envcompare.run"
+PTH = "/usr/lib/python3/dist-packages/profiled.pth"
+
 pytestmark = pytest.mark.timeout(420)
 
 # It closes every possible descriptor, as old programs do before they start another (moby#45436).
@@ -54,9 +58,20 @@ def why(folder: Path, *arguments: str, **variables: str) -> Done:
     return Done(exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr, folder=out)
 
 
+def profiled(folder: Path) -> str:
+    """Return a line whose image profiles every Python program, and make both."""
+    profile = "import sys; sys.setprofile(lambda *_: None)"
+    other = "RUN echo here >/etc/motd && mkdir /opt/app && echo there >/opt/app/data"
+    text = f"FROM {BASE}\n{other}\nRUN echo '{profile}' >{PTH}\n"
+    build = ("docker", "build", "--quiet", f"--tag={PROFILED}", "-")
+    subprocess.run(build, input=text, text=True, check=True, capture_output=True)
+    (folder / "w.py").write_text("def call(): pass\nfor _ in range(2_000_000): call()\n")
+    return f"docker run --rm -v $PWD:/w {PROFILED} python3 /w/w.py"
+
+
 def containers(run: str) -> list[str]:
     """Return the containers of a run that the engine still has."""
-    words = ("docker", "ps", "-aq", "--filter", f"label=envcompare.run={run}")
+    words = ("docker", "ps", "-aq", "--filter", f"label={LABEL}={run}")
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
 
 
@@ -208,6 +223,71 @@ class TestInContainers:
         trials = [json.loads(path.read_text()) for path in done.folder.glob("trials/*/run.json")]
         assert all(containers(trial["run_id"]) == [] for trial in trials)
         assert any(arm["id"] == "placebo" for trial in trials for arm in trial["arms"])
+
+    def test_cause_is_found_among_the_files_of_an_image(self, tmp_path: Path) -> None:
+        """What was made for the search is removed."""
+        slow = profiled(tmp_path)
+        done = why(tmp_path, "--budget", "90", "--prove", slow.replace(PROFILED, BASE), slow)
+        text = " ".join(done.stdout.split())
+        assert f"proven by changing it: {PTH} removed." in text, done.stderr
+        assert f"To fix it: in the Dockerfile of {PROFILED}: RUN rm -r {PTH}." in text
+        assert (tmp_path / "w.py").exists()  # an image that keeps `rm` as its program removes it
+        assert done.folder is not None
+        images = ("docker", "image", "ls", "--quiet", f"--filter=label={LABEL}={done.folder.name}")
+        left = subprocess.run(images, capture_output=True, text=True, check=True).stdout
+        assert left == ""
+        assert containers(done.folder.name) == []
+
+    @pytest.mark.nightly
+    def test_software_of_an_image_is_told_from_its_isolation(self, tmp_path: Path) -> None:
+        """By showing the container that of this machine."""
+        lines = ("PATH=/usr/bin:/bin python3 w.py", profiled(tmp_path))
+        done = why(tmp_path, "--budget", "90", "--prove", *lines)
+        text = " ".join(done.stdout.split())
+        assert "proven by changing it: the software of the image → that of this machine" in text
+
+    @pytest.mark.nightly
+    def test_cause_of_a_difference_in_a_run_is_proven_later(self, tmp_path: Path) -> None:
+        """In trials with its settings, that the report then shows."""
+        steps = CLOSES.replace("range(3,", "range(200,").replace("* 30", "* 5")
+        steps = steps.replace("\n", "\n        ").rstrip()
+        (tmp_path / "fds.py").write_text(
+            "class Close:\n    def __init__(self, n=1): pass\n"
+            "    def setup(self, seed, device): pass\n"
+            f"    def step(self):\n        {steps}\n        return 0.0\n"
+        )
+        arms = f"usual=docker:{BASE},big=docker:{BASE}"
+        words = ("run", "--envs", arms, "--workload", "fds.py:Close", "--budget", "40", "--quick")
+        limits = [
+            f"{arm}=--ulimit nofile={n}:20000" for arm, n in (("usual", 1024), ("big", 20000))
+        ]
+        given = (*("--docker-options", limits[0]), *("--docker-options", limits[1]))
+        program = (sys.executable, "-m", "envcompare")
+        more = ("--no-startup", "--no-quiet-gate", "--out", "out", "--wait", "240")
+        measure = (*program, *words, *given, *more)
+        done = subprocess.run(measure, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert "why RUN --comparison big/fds-Close" in " ".join(done.stdout.split())
+        run = run_folder(tmp_path / "out")
+        explain = (
+            *program,
+            "why",
+            str(run),
+            "--comparison",
+            "big",
+            "--no-quiet-gate",
+            "--budget",
+            "60",
+        )
+        done = subprocess.run(explain, cwd=tmp_path, capture_output=True, text=True, check=True)
+        text = " ".join(done.stdout.split())
+        fix = ("--ulimit nofile=20000:20000", "--ulimit nofile=1024:20000")
+        assert "proven by changing it: {} → {}.".format(*fix) in text, done.stderr
+        assert "What closes the difference" in (run / "report.html").read_text()
+        wrong = subprocess.run(
+            (*explain, "--margin", "3"), cwd=tmp_path, capture_output=True, check=False
+        )
+        assert wrong.returncode == 2
+        assert b"--margin is for command lines" in wrong.stderr
 
     def test_engine_reports_what_it_made_of_the_line(self, tmp_path: Path) -> None:
         """Facts are those of the process in the container, not of its client."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from envcompare.errors import UnusableError
 from envcompare.proof import Measured, Search
+from envcompare.proof.imagefiles import ImageFiles, divided
 from envcompare.proof.levers import (
     PLACEBO,
     Change,
@@ -18,6 +20,7 @@ from envcompare.proof.levers import (
     changes,
     edited,
     line_changes,
+    own_software,
     replaces,
 )
 from envcompare.report.wording.proofwords import proof_texts
@@ -382,3 +385,107 @@ def test_trial_that_cannot_be_measured_keeps_what_was_found() -> None:
     proof = search.prove([change], arm="b", slow_arm="b")
     assert proof.outcome == "not-proven"
     assert "in use by another run" in " ".join(proof_texts(proof))
+
+
+class ListedFiles(ImageFiles):
+    """Files of images that are only listed; an image is named after those that it got."""
+
+    listed: tuple[str, ...] = ()
+
+    def read(self, *, limit_s: float) -> tuple[str, ...]:
+        """Return what is listed."""
+        assert limit_s > 0
+        self.paths = self.listed
+        return self.listed
+
+    def image_with(self, paths: Sequence[str], *, limit_s: float) -> str:
+        """Return a name with the paths."""
+        assert limit_s > 0
+        if "/lib/broken.so" in paths and "/lib/works.so" not in paths:
+            raise UnusableError("docker cp failed: no such file")
+        return f"app:{'+'.join(paths)}+"
+
+    def settings_that_differ(self) -> str:
+        """Return what differs besides files."""
+        return 'Volumes {"/data": {}} → none'
+
+
+def proven_in_image(listed: tuple[str, ...], culprit: str) -> Proof:
+    """Return what a search finds for images that differ in these files."""
+    fast, slow = "docker run app:1 x", "docker run app:2 x"
+    files = ListedFiles(client=("docker",), fast="app:1", slow="app:2", run_id="1", folder=Path())
+    files.listed = listed
+    measure = simulated({culprit: 1.4}, [])
+
+    def whole(lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
+        names = {name: line.replace("app:1 ", f"{culprit} ") for name, line in lines.items()}
+        return measure(names, rounds, budget_s)
+
+    search = Search(fast=fast, slow=slow, measure=whole, manual=MANUAL, budget_s=60.0, files=files)
+    return search.prove(line_changes(fast, slow, manual=MANUAL), arm="b", slow_arm="b")
+
+
+def test_cause_in_an_image_is_followed_to_its_files() -> None:
+    """Part by part; what cannot be made is divided as well."""
+    listed = tuple(
+        sorted(
+            f"/{top}/{name}.so"
+            for top in ("etc", "lib", "opt/app", "usr/lib/python3")
+            for name in ("broken", "works", "a", "b", "c", "d", "e", "f", "g")
+        )
+    )
+    proof = proven_in_image(listed, "/lib/works.so+")
+    assert proof.outcome == "cause"
+    assert proof.confirmed is not None
+    assert proof.confirmed.keys == ("image.files",)
+    assert proof.confirmed.what == "/lib/works.so as in app:1"
+    assert proof.mend == "in the Dockerfile of app:2: COPY --from=app:1 /lib/works.so"
+    broken = proven_in_image(listed, "/lib/broken.so+")
+    assert broken.confirmed is not None
+    assert "/lib" in broken.confirmed.what
+
+
+def test_image_is_the_cause_where_none_of_its_files_is() -> None:
+    """Its settings are named if its files are the same."""
+    proof = proven_in_image((), "app:1")
+    assert proof.outcome == "cause"
+    assert proof.mend == "use the image app:1"
+    assert proof.confirmed is not None
+    assert proof.confirmed.what == 'settings of the image: Volumes {"/data": {}} → none'
+
+
+def test_files_that_belong_together_are_not_divided() -> None:
+    """A library and its links, a package and its metadata; all others are, into four parts."""
+    library = ("/usr/lib/libbz2.so.1.0", "/usr/lib/libbz2.so.1.0.4")
+    package = ("/s/numpy-2.0.dist-info/RECORD", "/s/numpy.libs/x.so", "/s/numpy/core.py")
+    assert divided(library) == []
+    assert divided(("/entry",)) == []
+    assert divided((*library, *package)) == [package, library]
+    assert len(divided(package)) == 3
+    many = tuple(f"/usr/lib/{letter}.so" for letter in "abcdefghij")
+    parts = divided(many)
+    assert len(parts) == 4
+    assert sorted(path for part in parts for path in part) == list(many)
+
+
+def test_container_gets_the_software_of_this_machine(tmp_path: Path) -> None:
+    """With the Pythons of PATH and of the line, for a fast line that is run here."""
+    for name in ("env/bin", "other/bin", "none/bin"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("env", "other"):
+        (tmp_path / name / "bin" / "python3").touch()
+    search_path = f"{tmp_path}/other/bin:{tmp_path}/none/bin:relative:/usr/bin"
+    given = {"folder": tmp_path, "search_path": search_path}
+    (change,) = own_software("A=1 env/bin/python3 x.py", "docker run app x", **given)
+    shown = change.edit.options[1::2]
+    assert {"/usr:/usr:ro", f"{tmp_path}/env:{tmp_path}/env:ro"} <= set(shown)
+    assert f"{tmp_path}/other:{tmp_path}/other:ro" in shown
+    assert not any("none" in each for each in shown)
+    assert change.edit.variables == (
+        ("PATH", f"{tmp_path}/env/bin:{tmp_path}/other/bin:{tmp_path}/none/bin:/usr/bin"),
+    )
+    assert change.kind == "software"
+    (other,) = own_software("PATH=/x/bin:$PATH python3 x.py", "docker run app x", **given)
+    assert other.edit.variables == (("PATH", f"/x/bin:{search_path.replace(':relative', '')}"),)
+    assert own_software("docker run app x", "docker run app:2 x", **given) == []
+    assert own_software("docker run app x", "python3 x", **given) == []

@@ -504,6 +504,7 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     state: CellState
     reason: str = ""
     is_timed: bool = True  # False if it only has imported profiles
+    takes_options: bool = False  # of the command that starts its container
     parameters: dict[str, Scalar] = {}  # of the workloads, if their values are compared
     identity: dict[str, Scalar] = {}
     facts: dict[str, FingerprintValue] = {}

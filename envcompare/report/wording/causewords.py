@@ -96,7 +96,23 @@ def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> st
         )
     said = f"The arms differ in {asked}, which this run compares." if asked else ""
     seen = _in_kernel(run, decided), _helper_programs(run, decided)
-    return " ".join(filter(None, (said, cause, *seen)))
+    return " ".join(filter(None, (said, cause, *seen, _next_step(run, decided))))
+
+
+def _next_step(run: RunComparison, decided: list[Comparison]) -> str:
+    """Return the command that looks for the cause by changing the slow arm, if it can."""
+    first = next((one for one in decided if is_changeable(run, one)), None)
+    if first is None:
+        return ""
+    name = visible(f"{first.arm}/{first.workload}")
+    return f"To prove a cause by changing it: envcompare why RUN --comparison {name}."
+
+
+def is_changeable(run: RunComparison, decided: Comparison) -> bool:
+    """Return whether the slow arm of a decided difference is a container that can be changed."""
+    slow = decided.arm if decided.outcome == "slower" else run.reference_in(decided.cell)
+    takes_options = any(one.arm == slow and one.takes_options for one in run.arms)
+    return takes_options and decided.host == "local" and not decided.arm_parameters
 
 
 def _asked(run: RunComparison, arm: str) -> str:

@@ -45,16 +45,19 @@ _NOT_READ: Final = (
 
 
 def line_causes(run: RunComparison, comparisons: Iterable[Comparison]) -> tuple[str, ...]:
-    """Return in what words two lines differ, and the candidates for the cause, likeliest first.
+    """Return the proof of a cause, and of lines how they differ and the candidates, by likelihood.
 
-    Empty unless the arms are lines; without candidates unless their difference is decided.
+    Empty where there is no proof and the arms are no lines; without candidates unless the
+    difference of lines is decided.
     """
     compared = list(comparisons)
     decided = [one for one in compared if one.outcome in MOVED]
     arms = {one.arm: one for one in run.arms}
     arm = next((arms[one.arm] for one in compared if one.arm in arms), None)
     if arm is None or arm.stack != "line":
-        return ()
+        proof = run.proof
+        is_of = proof and any((one.arm, one.cell) == (proof.arm, proof.cell) for one in decided)
+        return tuple(map(visible, proof_texts(proof))) if proof and is_of else ()
     before = arms[run.reference_of(arm.arm)]
     texts = _script_starts(before, arm)
     if not decided:

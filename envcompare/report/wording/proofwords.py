@@ -55,9 +55,9 @@ def _result(proof: Proof) -> str:
     what = _HEADS[proof.outcome] + shortened(confirmed.what, most=_MOST_OF_CHANGE)
     if confirmed.share is None:
         return f"{what}. The changed line was not measured: {confirmed.failed or 'too few rounds'}."
-    text = f"{what}. In fresh rounds it closes {_share(confirmed.share)} of the difference"
+    text = f"{what}. In fresh rounds it closes {share_text(confirmed.share)} of the difference"
     if proof.placebo is not None:
-        text += f"; a change without effect closes {_share(proof.placebo)}"
+        text += f"; a change without effect closes {share_text(proof.placebo)}"
     return f"{text}. A longer --budget may decide." if proof.outcome == "not-proven" else f"{text}."
 
 
@@ -67,7 +67,8 @@ def _named(trials: list[Trial]) -> str:
     )
 
 
-def _share(share: ProofShare) -> str:
+def share_text(share: ProofShare) -> str:
+    """Return a share with its interval."""
     low = f"{round(100 * share.low)}".replace("-", "−")
     return f"{_percent(share.value)} ({low} to {_percent(share.high)})"
 
