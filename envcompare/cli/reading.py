@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +20,8 @@ from envcompare.text import counted
 
 if TYPE_CHECKING:
     from envcompare.analysis.model import RunComparison
-    from envcompare.analysis.two_runs import Gate
+    from envcompare.analysis.two_runs import Gate, GatedRun, RunChange
+    from envcompare.report import PlainBlock
     from envcompare.run_folder.results import RunFolder
 
 
@@ -283,14 +285,11 @@ def list_() -> None:
     print_lines(lines)
 
 
-_for_comments = click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "md", "json"]),
-    default="text",
-    show_default=True,
-    help="md is meant for a pull-request comment.",
-)
+def _formats(*more: str, help_: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    choices = click.Choice(["text", "md", "json", *more])
+    return click.option(
+        "--format", "form", type=choices, default="text", show_default=True, help=help_
+    )
 
 
 @click.command()
@@ -303,7 +302,11 @@ _for_comments = click.option(
     help="Exit 1 if one applies: slower:2%, unproven:2%, faster:2%, inconclusive, confounded, "
     "failed.",
 )
-@_for_comments
+@_formats(
+    *("junit", "github"),
+    help_="md is meant for a pull-request comment. junit and github need --fail-on: JUnit XML, and "
+    "annotations of GitHub Actions.",
+)
 @click.option(
     "--allow-mismatch",
     is_flag=True,
@@ -328,6 +331,11 @@ def compare(
     from envcompare.analysis.two_runs import parse_gates
 
     gates = parse_gates(texts)
+    if form in {"junit", "github"} and not gates:
+        raise ConfigError(
+            f"--format {form} reports gates, and none is given",
+            hint="for example --fail-on unproven:2%,failed",
+        )
     if not 1 <= len(runs) <= 2:
         raise ConfigError(
             f"compare takes one run or two, not {len(runs)}",
@@ -347,7 +355,6 @@ def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
     """Print the verdicts of a run and of its gates; return the exit code."""
     from envcompare.analysis.compare import compare_run
     from envcompare.analysis.two_runs import GatedRun, claims_of_run, gates_exit_code, judge_gates
-    from envcompare.cli.conclusion import show_result
     from envcompare.report.summary import summary
     from envcompare.report.wording import cell_labels
     from envcompare.report.wording.changewords import gate_blocks, worded_gates
@@ -362,9 +369,34 @@ def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
     labels = cell_labels(run)
     results = worded_gates(results, labels, run.reference_arm, references=run.references)
     gated = GatedRun(comparison=run, gates=results, exit_code=code)
-    blocks = (*summary(run), *(gate_blocks(results, run) if gates else ()))
-    show_result(blocks, gated, form=form)
+    found = gate_blocks(results, run) if gates else ()
+    _show_judged(summary(run), found, gated, form=form, name=run.run_id)
     return code
+
+
+def _show_judged(
+    details: tuple[PlainBlock, ...],
+    found: tuple[PlainBlock, ...],
+    judged: GatedRun | RunChange,
+    *,
+    form: str,
+    name: str,
+) -> None:
+    """Print what was compared and what gates found: on paper first, in a terminal last."""
+    from envcompare.cli.conclusion import show_result
+    from envcompare.report.gates import answer, comment, github_lines, junit
+
+    first = (answer(judged.gates, judged.exit_code), *found)
+    match form:
+        case "junit":
+            print_bytes(junit(judged.gates, name=name))
+        case "github":
+            print_bytes(github_lines(judged.gates).encode())
+        case "md" if judged.gates:
+            print_bytes(comment(first, details).encode())
+        case _:
+            last = (*found, first[0]) if judged.gates else ()
+            show_result((*details, *last), judged, form=form)
 
 
 def _compare_two(
@@ -375,9 +407,8 @@ def _compare_two(
 
     from envcompare.analysis.two_runs import claims_of_change, gates_exit_code, judge_gates
     from envcompare.analysis.two_runs.changes import compare_runs, read_run
-    from envcompare.cli.conclusion import show_result
     from envcompare.report.wording import cell_labels
-    from envcompare.report.wording.changewords import change_blocks, worded
+    from envcompare.report.wording.changewords import change_blocks, gate_blocks, worded
     from envcompare.run_folder.results import RunFolder
 
     first, second = (read_run(RunFolder.open(path)) for path in (before, after))
@@ -388,7 +419,8 @@ def _compare_two(
     code = gates_exit_code(results, claims, is_complete=is_complete)
     labels = cell_labels(second.comparison)
     said = worded(msgspec.structs.replace(change, gates=results, exit_code=code), labels)
-    show_result(change_blocks(said, labels), said, form=form)
+    found = gate_blocks(said.gates, said.before, said.after) if gates else ()
+    _show_judged(change_blocks(said, labels), found, said, form=form, name=said.after.run_id)
     return code
 
 
@@ -401,7 +433,7 @@ def _nothing_to_judge(run: RunComparison) -> ConfigError:
 
 @click.command()
 @click.argument("runs", nargs=-1, type=PATH, metavar="RUN RUN…")
-@_for_comments
+@_formats(help_="md is meant for a pull-request comment.")
 @click.option(
     "--allow-mismatch",
     is_flag=True,

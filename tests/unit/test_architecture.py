@@ -38,7 +38,7 @@ LAYERS = (
 INNER_LAYERS = {
     "analysis": (("two_runs",), ("profiles",), ("timing",), ("model",)),
     "report": (
-        ("page", "exports"),
+        ("page", "exports", "gates"),
         ("summary",),
         ("sections",),
         ("charts",),

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import jsonschema
 import msgspec
@@ -104,6 +105,28 @@ def test_a_gate_exits_1_and_says_what_hit_it(
     said = compare(folder, *(part for gate in gates for part in ("--fail-on", gate)))
     assert said.code == code
     assert sentence in said.words
+
+
+def test_gates_are_reported_for_people_and_programs(tmp_path: Path, compare: Call) -> None:
+    """The answer is the first line of a comment and the last of a terminal."""
+    path = run_folder(tmp_path, one_cell("a", 1.1))
+    gates = ("--fail-on", "slower:2%,slower:20%")
+    assert compare(path, *gates).out.rstrip().endswith("FAIL 1 gate hit: slower:2%")
+    comment = compare(path, *gates, "--format", "md").out
+    assert comment.startswith("**FAIL** 1 gate hit: slower:2%\n")
+    assert comment.index("gate slower:2% hit") < comment.index("<details>")
+    passed = compare(path, "--fail-on", "slower:20%,failed", "--format", "md").out
+    assert passed.startswith("**PASS** 2 gates, 2 comparisons judged\n")
+    suite = ET.fromstring(compare(path, *gates, "--format", "junit").out)
+    assert suite.attrib | {"name": ""} == {"name": "", "tests": "2", "failures": "1", "errors": "0"}
+    names = {one.get("name"): one.find("failure") is not None for one in suite}
+    assert names == {"slower:2%": True, "slower:20%": False}
+    said = compare(path, *gates, "--format", "github").out
+    assert said.startswith("::error title=gate slower%3A2%25::gate slower:2%25 hit: docker is 9.9 ")
+    assert said.count("\n") == 1
+    refused = compare(path, "--format", "junit")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--format junit reports gates, and none is given" in refused.err
 
 
 def test_what_nobody_looked_at_does_not_pass_as_unconfounded(tmp_path: Path, compare: Call) -> None:

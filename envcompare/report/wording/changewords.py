@@ -279,7 +279,6 @@ def change_blocks(run: RunChange, labels: dict[str, str]) -> tuple[PlainBlock, .
             rows=tuple(_row(one, labels) for one in run.changes),
         ),
         Items(items=tuple(_notes(run)), style="note"),
-        *(gate_blocks(run.gates, run.before, run.after) if run.gates else ()),
     )
 
 
