@@ -1,8 +1,9 @@
-"""Print whether `envcompare why --prove` proves the known causes of slow command lines.
+"""Print whether `envcompare why --prove` finds and proves the known causes of slow command lines.
 
-The cases are those of lines.py. What was changed counts as the cause if it is one of its facts, an
-option in which the lines differ, or their image: nothing else differs between the lines of a case.
-A run that was stopped goes on with the case it was at. Needs root and Docker.
+The cases are those of slowdowns.py. What was changed counts as the cause if it is one of its facts,
+an option in which the lines differ, or the file or setting of the image: nothing else differs
+between the lines of a case. A run that was stopped goes on with the case it was at. Needs root,
+Docker and gcc. It also writes the gallery of public questions.
 """
 
 from __future__ import annotations
@@ -13,35 +14,51 @@ from dataclasses import dataclass
 
 import click
 from faults_page import keep_record, kept_records
-from lines import CASES, measured
+from slowdowns import CASES, UNMEASURED, Case, measured
 
 from bookkeeping import Conditions, Places, Watch, benchmark
+from envcompare.report.wording.linewords import line_candidates
 
-DATA, PAGE = "causes.jsonl", "causes.md"
+DATA, PAGE, GALLERY = "causes.jsonl", "causes.md", "gallery.md"
+FIRST = 2  # places on the first screen that count
 Ends = tuple[float, float, float]  # a share and its interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What was printed of a case: the change, and what was proven."""
+    """What was printed of a case: the change, the candidates in their order, and the proof."""
 
     case: str
     outcome: str
     change: float | None  # a ratio less 1
+    candidates: tuple[str, ...]
+    denied: tuple[str, ...]  # facts that differ and were said to have no effect
     proof: str
     keys: tuple[str, ...] = ()  # of what was changed
     what: str = ""
+    fix: str = ""
     share: Ends | None = None
     placebo: Ends | None = None
     trials: int = 0
     conditions: Conditions
 
     @property
+    def place(self) -> int | None:
+        """Return the place of the cause among the candidates, from 1; None if it is none."""
+        names = CASES[self.case].names
+        return next((n for n, key in enumerate(self.candidates, 1) if key in names), None)
+
+    @property
+    def is_denied(self) -> bool:
+        """Tell whether the cause was said to have no effect."""
+        return self.place is None and not set(CASES[self.case].names).isdisjoint(self.denied)
+
+    @property
     def is_of_cause(self) -> bool:
         """Tell whether what was changed is the cause, or contains it."""
         case = CASES[self.case]
         if {"image.id", "image.files"} & set(self.keys):
-            return self.is_whole or bool(case.inside)
+            return self.is_whole or (bool(case.inside) and case.inside in self.what)
         return any(key in case.names or key.startswith("option.") for key in self.keys)
 
     @property
@@ -57,7 +74,7 @@ class Record:
 @click.option("--budget", default=120.0, help="Seconds a case, twice.", show_default=True)
 @click.option("--base-image", default="envcompare-base:python3.11", help="An image with Python.")
 def main(places: Places, cases: str, *, budget: float, base_image: str) -> None:
-    """Measure what is missing, then write the page."""
+    """Measure what is missing, then write the pages."""
     for name in cases.split(","):
         if name not in {record.case for record in _records(places)}:
             record = _measure(name, base_image, budget_s=budget, places=places)
@@ -67,13 +84,16 @@ def main(places: Places, cases: str, *, budget: float, base_image: str) -> None:
 
 
 def _records(places: Places) -> tuple[Record, ...]:
-    return kept_records(places.results / DATA, Record)
+    records = kept_records(places.results / DATA, Record)
+    return tuple(sorted(records, key=lambda record: list(CASES).index(record.case)))
 
 
 def _measure(name: str, base: str, *, budget_s: float, places: Places) -> Record:
     watch = Watch.begin()
     run = measured(name, base, "--prove", budget_s=budget_s, places=places)
     (compared,) = run.compared
+    shown, _ = line_candidates(run, compared)
+    differing = [one for one in run.differences if one.arm == compared.arm]
     ratio = compared.deciding.log_ratio if compared.deciding else None
     proof = run.proof
     confirmed = proof.confirmed if proof else None
@@ -83,9 +103,12 @@ def _measure(name: str, base: str, *, budget_s: float, places: Places) -> Record
         case=name,
         outcome=compared.outcome,
         change=None if ratio is None else math.expm1(ratio),
+        candidates=tuple(one.key for one in shown),
+        denied=tuple(one.key for one in differing if one.is_felt is False),
         proof=proof.outcome if proof else "none",
         keys=confirmed.keys if confirmed else (),
         what=confirmed.what if confirmed else "",
+        fix=proof.mend if proof else "",
         share=share,
         placebo=placebo,
         trials=len(proof.runs) if proof else 0,
@@ -94,38 +117,49 @@ def _measure(name: str, base: str, *, budget_s: float, places: Places) -> Record
 
 
 def write_page(places: Places) -> str:
-    """Write the page; return it."""
-    records = sorted(_records(places), key=lambda record: list(CASES).index(record.case))
+    """Write the page and the gallery; return the page."""
+    records = _records(places)
     proven = [one for one in records if one.proof == "cause" and one.is_of_cause]
     wrong = [one for one in records if one.proof == "cause" and not one.is_of_cause]
+    first = [one for one in records if one.place is not None and one.place <= FIRST]
     images = sum(one.is_whole for one in proven)
     page = "\n".join((
         "# Proven causes of slow lines",
         "",
-        f"`python benchmarks/causes.py`, as root: {len(records)} of the {len(CASES)} slowdowns of "
-        "[known causes](lines.md), each measured once with `why --prove`; raw data in "
-        f"`benchmarks/results/{DATA}`. The table shows what was changed, what share of the "
-        "difference the change closes in fresh rounds (95 % interval), and likewise a placebo. "
-        "Both lines of a case run in containers of one base image, and differ in the cause alone.",
+        f"`python benchmarks/causes.py`, as root: {len(records)} slowdowns in miniature, most of "
+        "them modelled on public threads ([gallery](../gallery.md)), each measured once with "
+        f"`why --prove`; raw data in `benchmarks/results/{DATA}`. The table shows the place of the "
+        "cause among the unproven candidates, what was changed, what share of the difference the "
+        "change closes in fresh rounds (95 % interval), and likewise a placebo. Both lines of a "
+        "case run in containers of one base image, and differ in the cause alone.",
         "",
-        "| cause | printed | changed | closes | placebo | outcome | runs |",
-        "|---|---|---|---|---|---|---|",
+        "| cause | printed | place | changed | closes | placebo | outcome | runs |",
+        "|---|---|---|---|---|---|---|---|",
         *map(_row, records),
         "",
         f"- In {len(proven)} of {len(records)} the cause was proven; in {images} of them only as "
         "the whole image.",
         f"- Something else was called the cause in {len(wrong)}.",
+        f"- Before any proof, the cause was the first or second candidate in {len(first)}, and was "
+        f"ruled out in {sum(one.is_denied for one in records)}.",
     ))  # fmt: skip
-    places.write_page(PAGE, page, (one.conditions for one in records))
+    conditions = [one.conditions for one in records]
+    places.write_page(PAGE, page, conditions)
+    places.write_page(f"../{GALLERY}", _gallery(records), conditions)
     return page
 
 
 def _row(record: Record) -> str:
-    change = "none" if record.change is None else f"{record.change:+.1%}"
+    place = "denied" if record.is_denied else str(record.place or "none")
     what = f"`{record.what}`" if record.what else "nothing"
     shares = (_percent(record.share), _percent(record.placebo))
-    cells = (CASES[record.case].says, change, what, *shares, record.proof, str(record.trials))
+    says, trials = CASES[record.case].says, str(record.trials)
+    cells = (says, _change(record), place, what, *shares, record.proof, trials)
     return f"| {' | '.join(cells)} |"
+
+
+def _change(record: Record) -> str:
+    return "none" if record.change is None else f"{record.change:+.1%}"
 
 
 def _percent(share: Ends | None) -> str:
@@ -133,6 +167,56 @@ def _percent(share: Ends | None) -> str:
         return "not measured"
     value, low, high = (round(100 * one) for one in share)
     return f"{value} % ({low} to {high})"
+
+
+def _gallery(records: tuple[Record, ...]) -> str:
+    """Return public questions with the answer of envcompare to a small replica of each."""
+    answered = [one for one in records if CASES[one.case].source]
+    return "\n".join((
+        "# Why is it slower? Public questions, answered",
+        "",
+        f"{len(answered)} public threads in which something is slower in one environment than in "
+        "another. envcompare did not run the programs of these threads: each has a small replica "
+        "of its cause, two lines that you can run, and what `envcompare why --prove` said of them "
+        "on one machine with two cores ([all numbers](benchmarks/causes.md)). The replicas are in "
+        "`benchmarks/slowdowns.py`.",
+        *(text for one in answered for text in _question(CASES[one.case], one)),
+        "",
+        "## Not replicated",
+        "",
+        "| thread | claim | needs |",
+        "|---|---|---|",
+        *(f"| [{title}](https://github.com/{place}) ({source}) | {claim} | {needs} |"
+          for source, title, claim, needs in UNMEASURED
+          for place in (source.replace("#", "/issues/"),)),
+    ))  # fmt: skip
+
+
+def _question(case: Case, record: Record) -> list[str]:
+    place = case.source.replace("#", "/issues/")
+    lines = (line.format("image-a", "image-b") for line in case.lines)
+    difference = [f"`image-b` adds `{case.images[1].strip()}`."] if _is_short(case) else []
+    answer = f"not proven (best candidate: `{record.what}`)" if record.what else "not found"
+    if record.proof in {"cause", "contributes"}:
+        part = "the cause" if record.proof == "cause" else "a part of the cause"
+        answer = f"{part}: `{record.what}` closes {_percent(record.share)} of the difference"
+    fix = [f"Fix: {record.fix}."] if record.fix and record.proof in {"cause", "contributes"} else []
+    return [
+        "",
+        f"## {case.says[:1].upper()}{case.says[1:]}",
+        "",
+        f"[{case.title}](https://github.com/{place}) ({case.source}): {case.claim}.",
+        "",
+        "```text",
+        *lines,
+        "```",
+        "",
+        " ".join([*difference, f"The second line: {_change(record)}; {answer}.", *fix]),
+    ]
+
+
+def _is_short(case: Case) -> bool:
+    return 0 < len(case.images[1]) < 100 and "\n" not in case.images[1].strip()
 
 
 if __name__ == "__main__":

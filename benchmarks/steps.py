@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import click
 from faults_page import keep_record, kept_records
-from lines import compare_lines
+from slowdowns import compare_lines
 
 from bookkeeping import HERE, Conditions, Places, Watch, benchmark
 from envcompare.analysis.model import Comparison

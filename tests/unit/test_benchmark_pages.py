@@ -19,7 +19,6 @@ import fanout
 import faults_page
 import felt
 import first_run
-import lines
 import live
 import operators
 import overhead
@@ -50,7 +49,6 @@ WRITERS: dict[str, Callable[[Places], object]] = {
     "fanout": fanout.write_page,
     "felt": felt.write_page,
     "first-run": first_run.write_page,
-    "lines": lines.write_page,
     "live": live.write_page,
     "operators": operators.write_page,
     "overhead": overhead.write_page,
