@@ -20,6 +20,7 @@ from bookkeeping import Conditions, Places, Watch, benchmark
 from envcompare.report.wording.linewords import line_candidates
 
 DATA, PAGE, GALLERY = "causes.jsonl", "causes.md", "gallery.md"
+SHORT = 100  # characters of a Dockerfile
 FIRST = 2  # places on the first screen that count
 Ends = tuple[float, float, float]  # a share and its interval
 
@@ -177,8 +178,8 @@ def _gallery(records: tuple[Record, ...]) -> str:
         "",
         f"{len(answered)} public threads in which something is slower in one environment than in "
         "another. envcompare did not run the programs of these threads: each has a small replica "
-        "of its cause, two lines that you can run, and what `envcompare why --prove` said of them "
-        "on one machine with two cores ([all numbers](benchmarks/causes.md)). The replicas are in "
+        "of its cause, and what `envcompare why --prove` said of its two lines on one machine with "
+        "two cores ([all numbers](benchmarks/causes.md)). Images and files of the replicas are in "
         "`benchmarks/slowdowns.py`.",
         *(text for one in answered for text in _question(CASES[one.case], one)),
         "",
@@ -195,12 +196,18 @@ def _gallery(records: tuple[Record, ...]) -> str:
 def _question(case: Case, record: Record) -> list[str]:
     place = case.source.replace("#", "/issues/")
     lines = (line.format("image-a", "image-b") for line in case.lines)
-    difference = [f"`image-b` adds `{case.images[1].strip()}`."] if _is_short(case) else []
+    images = [
+        f"`image-{arm}` adds `{added.strip()}`."
+        for arm, added in zip("ab", case.images, strict=True)
+        if 0 < len(added) < SHORT and "\n" not in added.strip()
+    ]
+    is_answered = record.is_of_cause and record.proof in {"cause", "contributes"}
     answer = f"not proven (best candidate: `{record.what}`)" if record.what else "not found"
-    if record.proof in {"cause", "contributes"}:
+    if is_answered:
         part = "the cause" if record.proof == "cause" else "a part of the cause"
         answer = f"{part}: `{record.what}` closes {_percent(record.share)} of the difference"
-    fix = [f"Fix: {record.fix}."] if record.fix and record.proof in {"cause", "contributes"} else []
+    elif record.proof == "cause":
+        answer = f"wrong: `{record.what}` was called the cause"
     return [
         "",
         f"## {case.says[:1].upper()}{case.says[1:]}",
@@ -211,12 +218,9 @@ def _question(case: Case, record: Record) -> list[str]:
         *lines,
         "```",
         "",
-        " ".join([*difference, f"The second line: {_change(record)}; {answer}.", *fix]),
+        " ".join([*images, f"The second line: {_change(record)}; {answer}."]),
+        *(["", f"To fix it: {record.fix}."] if is_answered and record.fix else []),
     ]
-
-
-def _is_short(case: Case) -> bool:
-    return 0 < len(case.images[1]) < 100 and "\n" not in case.images[1].strip()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import click
 
 from envcompare import bundled
 from envcompare.bundled import __version__
-from envcompare.cli import lines, reading
+from envcompare.cli import browsing, lines, reading, starting
 from envcompare.cli.options import (
     CLEANED,
     EXPERIMENT,
@@ -56,6 +56,14 @@ _AGAIN = ("allow_mismatch", "wait")  # may differ when a run is resumed
 @click.version_option(__version__, prog_name="envcompare")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not show progress.")
+@click.option(
+    "--install-completion",
+    type=click.Choice(["bash", "zsh", "fish"]),
+    is_eager=True,
+    expose_value=False,
+    callback=starting.install_completion,
+    help="Install completions for a shell, and exit.",
+)
 @click.pass_context
 def app(context: click.Context, *, debug: bool, quiet: bool) -> None:
     """Measure whether the same ML work is slower in another environment, by how much, and why.
@@ -261,9 +269,12 @@ def _begin(
     values: dict[str, Any], display: Display, *, accept_many: bool
 ) -> tuple[RunFolder, Planned | None]:
     """Return the folder and plan of a new run, or the folder of --sessions to continue."""
-    from envcompare.cli.planning import planned, session_run
+    from envcompare.cli.planning import planned, session_run, usable_defaults
 
     flags, file = settings_of(values)
+    flags, left_out = usable_defaults(flags, file)
+    if left_out:
+        display.say(left_out)
     experiment, plan, hosts = planned(flags, file, accept_many=accept_many)
     if experiment.sessions > 1:
         is_seeded = flags.seed is not None or file.seed is not None
@@ -531,5 +542,8 @@ def _interval(arm: ArmProgress) -> str:
     return f"{signed_percent(arm.estimate)} ({signed_interval(arm.low, arm.high)})"
 
 
-for _command in (run, *lines.COMMANDS, plan, doctor, build, clean, status, *reading.COMMANDS):
+for _command in (
+    *(run, starting.init, *lines.COMMANDS, plan, doctor, build, clean, status),
+    *(*browsing.COMMANDS, *reading.COMMANDS),
+):
     app.add_command(_command)

@@ -42,6 +42,7 @@ _LINE_MARGIN = 5.0  # percent
 _SEARCHED = 4096  # characters of a line, for the name of a script
 _OTHER_WORK, _UNDECIDED = 6, 7  # exit codes of `why`
 _DECIDED = ("slower", "faster", "equivalent")
+_PROVEN = ("cause", "contributes")
 LINES = (
     click.option(
         "--prepare",
@@ -98,21 +99,20 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None: 
     two labels and `--cidfile` to `docker run` and `podman run`; `--lockstep` also adds a probe: two
     mounts, and PYTHONPATH. 'fast=python train.py' names a line. By default, differences below 5 %
     count as equal, and the budget is 600 s. Exit 3: a line cannot be run. 4: a line failed. 6: the
-    lines do different work. 7: a line is undecided.
+    lines do different work. 7: a line is undecided, or no cause is proven of a run.
     """
-    run = Path(lines[0]) if len(lines) == 1 else None
-    if run is not None and (run / "run.json").is_file():
-        sys.exit(_explained(run, values, display))
+    if len(lines) == 1 and os.path.isfile(os.path.join(lines[0], "run.json")):  # noqa: PTH113, PTH118 — False for a long line
+        sys.exit(_explained(Path(lines[0]), values, display))
     if values.pop("comparison"):
         raise ConfigError(
-            "--comparison names a comparison of a run",
-            hint="envcompare why RUN --comparison docker/cnn, where RUN is a run's folder",
+            "--comparison needs a run's folder",
+            hint="envcompare why RUN --comparison docker/cnn",
         )
     is_proof = values["prove"]
     settings = line_settings(lines, values)
     exit_code, comparison, folder = carry_out(settings, display, is_shown=not is_proof)
     if is_proof:
-        comparison = _proven(comparison, folder, display, budget_s=comparison.budget_s)
+        comparison = _proven(folder, display, budget_s=comparison.budget_s)
     if comparison.failures and all(one.phase == "checksum" for one in comparison.failures):
         exit_code = _OTHER_WORK
     undecided = any(one.outcome not in _DECIDED for one in comparison.compared)
@@ -126,29 +126,39 @@ def _explained(run: Path, values: dict[str, Any], display: Display) -> int:
     from envcompare.run_folder import locked
     from envcompare.run_folder.results import RunFolder
 
-    others = {name for name, value in values.items() if value not in (None, (), False)}
-    if others := others - {"comparison", "prove", "budget", "quiet_gate"}:
-        name = min(others).replace("_", "-")
+    given = {name for name, value in values.items() if value not in (None, (), False)}
+    if others := given - {"comparison", "prove", "budget", "quiet_gate"}:
+        flags = ", ".join(sorted(_flag(name) for name in others))
         raise ConfigError(
-            f"--{name} is for command lines, and {run} is a run",
-            hint="of a run, only --comparison, --budget and --no-quiet-gate can be given",
+            f"{flags}: for command lines, and {run} is a run",
+            hint="with a run, only --comparison, --budget and --no-quiet-gate can be given",
         )
     folder = RunFolder.open(run)
     with locked(folder.path, by="run"):
         whole = compare_run(folder)
-        chosen = chosen_comparison(whole, values["comparison"] or "")
-        budget_s = values["budget"] or whole.budget_s
-        _proven(whole, folder, display, budget_s=budget_s, chosen=chosen)
-    return 0
+        comparison = _proven(
+            folder,
+            display,
+            budget_s=values["budget"] or whole.budget_s,
+            chosen=chosen_comparison(whole, values["comparison"] or ""),
+            quiet_gate=values["quiet_gate"],
+        )
+    outcome = "none" if comparison.proof is None else comparison.proof.outcome
+    return 0 if outcome in _PROVEN else _UNDECIDED
+
+
+def _flag(name: str) -> str:
+    """Return a flag as it is typed."""
+    return "--" + {"measures": "measure", "preset": "quick"}.get(name, name).replace("_", "-")
 
 
 def _proven(
-    comparison: RunComparison,
     folder: RunFolder,
     display: Display,
     *,
     budget_s: float,
     chosen: Comparison | None = None,
+    quiet_gate: bool | None = None,
 ) -> RunComparison:
     """Look for the cause of a difference, show the report with it, and return the results."""
     from envcompare.cli.conclusion import conclude, show_summary
@@ -157,7 +167,7 @@ def _proven(
 
     display.say("looking for the cause")
     try:
-        proof = prove(comparison, folder, display, budget_s=budget_s, chosen=chosen)
+        proof = prove(folder, display, budget_s=budget_s, chosen=chosen, quiet_gate=quiet_gate)
         if proof is not None:
             folder.write_json(PROOF, proof)
     except InterruptedRunError as error:
@@ -224,6 +234,11 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
     A line may begin with its name, as in `fast=python train.py`. Raises ConfigError for a repeated
     name, and for another number of lines than 2 to 26.
     """
+    if len(lines) == 1 and " " not in lines[0] and lines[0].strip("/").count("/"):
+        raise ConfigError(
+            f"{lines[0]} is not the folder of a run",
+            hint="envcompare ls shows runs; two lines: envcompare why 'LINE' 'LINE'",
+        )
     if not 2 <= len(lines) <= len(string.ascii_lowercase):
         raise ConfigError(
             f"why compares 2 to {len(string.ascii_lowercase)} command lines, not {len(lines)}",

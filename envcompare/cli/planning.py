@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import msgspec
@@ -55,6 +56,26 @@ def _resolved(flags: Settings, file: Settings) -> tuple[Experiment, tuple[HostSp
     experiment = resolve(flags, file, known=known)
     hosts = parse_hosts(experiment.hosts, _inventory(flags, file))
     return standalone(experiment, hosts), hosts
+
+
+def usable_defaults(flags: Settings, file: Settings) -> tuple[Settings, str]:
+    """Leave out default arms whose engine is not installed here; also return what to say of it.
+
+    What the user named stays, and so does everything on other hosts.
+    """
+    if any(each.envs or each.hosts or each.allocation for each in (flags, file)):
+        return flags, ""
+    programs = {
+        name: traits.programs or tuple(traits.limit_command.split()[:1])
+        for name, traits in all_traits().items()
+        if traits.is_default
+    }
+    missing = [name for name, any_of in programs.items() if any_of and not any(map(which, any_of))]
+    usable = tuple(name for name in programs if name not in missing)
+    if not missing or len(usable) == 1:
+        return flags, ""
+    states = (f"{name} – not installed" if name in missing else f"{name} ✓" for name in programs)
+    return msgspec.structs.replace(flags, envs=usable), f"arms: {', '.join(states)}"
 
 
 def _inventory(*layers: Settings) -> Inventory:

@@ -6,15 +6,18 @@ import math
 import os
 import shlex
 import shutil
+import signal
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from types import FrameType
+from typing import Final, NoReturn
 
 from msgspec.structs import replace
 
+from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model import Comparison, RunComparison
 from envcompare.cli.planning import resolved, settings_of
 from envcompare.cli.running import carry_out
@@ -28,7 +31,7 @@ from envcompare.environments.line import (
     name_of,
 )
 from envcompare.environments.oci import remove_labelled
-from envcompare.errors import ConfigError, EnvcompareError
+from envcompare.errors import ConfigError, EnvcompareError, InterruptedRunError
 from envcompare.proof import Measured, Search
 from envcompare.proof.imagefiles import ImageFiles
 from envcompare.proof.levers import (
@@ -41,7 +44,15 @@ from envcompare.proof.levers import (
 from envcompare.report.wording.causewords import is_changeable
 from envcompare.report.wording.linewords import line_candidates
 from envcompare.report.wording.verdicts import MOVED
-from envcompare.run_folder.records import ArmRecord, Block, ProcessRun, Proof, Sample
+from envcompare.run_folder.records import (
+    CAPTURED,
+    PLACE_OF_DATA,
+    ArmRecord,
+    Block,
+    ProcessRun,
+    Proof,
+    Sample,
+)
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.metrics import wall_ns
 from envcompare.stats.shares import Unit
@@ -56,46 +67,65 @@ _BUILT: Final = "envcompare-built"  # stands for the image that the run builds
 
 
 def chosen_comparison(whole: RunComparison, which: str) -> Comparison:
-    """Return the decided difference that `ARM` or `ARM/WORKLOAD` names; the first if empty.
+    """Return the decided difference that `ARM`, `ARM/WORKLOAD` or `ARM/CELL` names.
 
-    Raises ConfigError if there is none, or if its slow arm cannot be changed.
+    An empty name means the first that can be explained. Raises ConfigError if there is none, if the
+    name fits several, or if the slow arm cannot be changed.
     """
     decided = [one for one in whole.compared if one.outcome in MOVED]
-    arm, _, workload = which.partition("/")
+    arm, _, work = which.partition("/")
     named = [
-        one for one in decided if arm in {"", one.arm} and workload in {"", one.workload, one.cell}
+        one for one in decided if arm in {"", one.arm} and work in {"", one.workload, one.cell}
     ]
     if not named:
-        known = ", ".join(dict.fromkeys(f"{one.arm}/{one.workload}" for one in decided))
+        known = ", ".join(f"{one.arm}/{one.cell}" for one in decided)
+        missing = f"no decided difference is called {which!r}"
+        none = "no comparison of this run is decided as slower or faster"
         raise ConfigError(
-            f"no decided difference is called {which!r}" if which and decided else
-            "no comparison of this run is decided as slower or faster",
+            missing if which and decided else none,
             hint=f"decided: {known}" if known else "a longer --budget of `run` may decide one",
-        )  # fmt: skip
-    slow = _slow_arm(whole, named[0])
-    is_line = any(one.arm == slow and one.stack == "line" for one in whole.arms)
-    if not is_line and not is_changeable(whole, named[0]):
+        )
+    able = [one for one in named if _is_line(whole, one) or is_changeable(whole, one)]
+    if not able:
         raise ConfigError(
-            f"{slow} is not an arm that envcompare can change",
+            f"{_slow_arm(whole, named[0])} is not an arm that envcompare can change",
             details="it changes options, variables and images of arms that take --docker-options, "
             "on this machine",
             hint="--envs ladder measures what each layer of isolation adds",
         )
-    return named[0]
+    if which and len(able) > 1:
+        raise ConfigError(
+            f"--comparison {which} fits {len(able)} differences",
+            hint=f"name one: {', '.join(f'{one.arm}/{one.cell}' for one in able)}",
+        )
+    first = able[0]
+    names = {whole.reference_in(first.cell), first.arm}
+    if any(one.arm in names and one.environment == CAPTURED for one in whole.arms):
+        raise ConfigError(
+            "a capture holds times, and no line that could be changed",
+            hint="compare two lines on one machine",
+        )
+    return first
+
+
+def _is_line(whole: RunComparison, decided: Comparison) -> bool:
+    return any(one.arm == decided.arm and one.stack == "line" for one in whole.arms)
 
 
 def prove(
-    whole: RunComparison,
     folder: RunFolder,
     display: Display,
     *,
     budget_s: float,
     chosen: Comparison | None = None,
+    quiet_gate: bool | None = None,
 ) -> Proof | None:
     """Look for the cause of a difference, by default the first decided one; None without any.
 
-    Trials are runs below the run's folder, with its settings.
+    Trials are runs below the run's folder, with its settings. Raises InterruptedRunError on
+    SIGINT, SIGTERM and SIGHUP.
     """
+    whole = compare_run(folder)
     moved = (one for one in whole.compared if one.outcome in MOVED)
     decided = chosen or next(moved, None)
     if decided is None or decided.deciding is None:
@@ -112,11 +142,16 @@ def prove(
     if call is not None:
         help_ = Command(argv=(*call.client, "run", "--help"))
         manual = run(LOCAL, help_, timeout_s=_ANSWER_S).stdout
-    base = _of_one_cell(settings_of(folder), decided)
+    is_typed = _is_line(whole, decided)
+    base = _of_one_cell(settings_of(folder), decided, is_typed=is_typed)
+    if quiet_gate is not None:
+        base = replace(base, quiet_gate=quiet_gate)
 
     def measured(lines: dict[str, str], rounds: int | None, limit_s: float) -> Measured:
         settings = replace(
-            _with_lines(base, lines, manual, environments, rounds=rounds),
+            _typed(base, lines, rounds)
+            if is_typed
+            else _with_arms(base, lines, manual, environments),
             budget=limit_s,
             margin=margin,
             out=str(folder.path / TRIALS),
@@ -133,14 +168,21 @@ def prove(
             folder=str(trial.path.relative_to(folder.path)),
         )
 
+    (folder.path / TRIALS).mkdir(exist_ok=True)
     with (
+        _ending_on_signals(),
         _byte_code_folder(call, manual) as cache,
-        _image_files((fast, slow), manual, whole.run_id) as files,
+        _image_files((fast, slow), manual, whole.run_id, folder.path / TRIALS) as files,
     ):
         search = Search(
             fast=fast, slow=slow, measure=measured, manual=manual, budget_s=budget_s, files=files
         )
-        levers = _levers(whole, decided, (fast, slow), manual, cache)
+        own = line_changes(fast, slow, manual=manual)
+        if is_typed:
+            search_path = os.environ.get("PATH", "")
+            place = Path(_folder_of(base))
+            own += own_software(fast, slow, folder=place, search_path=search_path)
+        levers = _levers(whole, decided, own, cache=cache, is_engine=call is not None)
         return search.prove(levers, arm=decided.arm, slow_arm=slow_arm, cell=decided.cell)
 
 
@@ -155,50 +197,67 @@ def _as_line(arm: ArmRecord) -> str:
     """
     if arm.stack == "line":
         return arm.reference
-    if arm.takes_options:
+    if arm.takes_options and arm.stack == "image":
         return f"{arm.limit_command} {shlex.join(arm.options)} {arm.reference or _BUILT}"
     place = f":{arm.reference}" if arm.reference else "@host" * (arm.stack == "host")
     return f"{arm.environment}{place} {shlex.join(arm.options)}"
 
 
-def _of_one_cell(settings: Settings, cell: Comparison) -> Settings:
+def _of_one_cell(settings: Settings, cell: Comparison, *, is_typed: bool) -> Settings:
     """Return the settings of a run for one of its cells alone, measured once and not profiled."""
     (workload,) = (
         one for one in resolved(Settings(), settings)[0].workloads if one.name == cell.workload
     )
     values = {**(settings.set or {}).get(workload.name, {}), **cell.parameters}
+    place = values.pop(PLACE_OF_DATA, None)
     tables = settings.workloads if isinstance(settings.workloads, dict) else {}
     own = workload.path is not None
+    left_out = (
+        *("reference", "hosts", "search", "until", "sessions", "stacks", "target"),
+        *("restarts", "rounds", "cold_start"),
+    )
     return replace(
         settings,
         workloads=() if own else {workload.name: tables.get(workload.name, WorkloadTable())},
         workload=(f"{workload.path}:{workload.class_name}",) if own else None,
         set={workload.name: values} if values else None,
-        **dict.fromkeys(("reference", "hosts", "search", "until", "sessions", "stacks", "target")),
-        preset="default",  # `quick` ends after two restarts, and a share needs four
+        **dict.fromkeys(left_out),
+        place=None if place is None else f"data={place}",
+        # others end after two restarts if the budget is short, and a share needs four
+        preset=settings.preset if is_typed else "strict",
         profile="none",
         startup=False,
     )
 
 
-def _with_lines(
-    settings: Settings,
-    lines: Mapping[str, str],
-    manual: str,
-    environments: tuple[str, ...],
-    *,
-    rounds: int | None,
+def _typed(settings: Settings, lines: Mapping[str, str], rounds: int | None) -> Settings:
+    """Return the settings with these command lines as arms, in at most so many rounds."""
+    calls = {name: engine_call(line) for name, line in lines.items()}
+    kinds = {name: name_of(call.client) if call else "line" for name, call in calls.items()}
+    return replace(
+        settings,
+        envs=tuple(f"{name}={kinds[name]}:{line}" for name, line in lines.items()),
+        workloads={name: replace(one, most_rounds=rounds) for name, one in _tables(settings)},
+    )
+
+
+def _tables(settings: Settings) -> list[tuple[str, WorkloadTable]]:
+    return list(settings.workloads.items()) if isinstance(settings.workloads, dict) else []
+
+
+def _folder_of(settings: Settings) -> str:
+    """Return the folder in which lines run."""
+    return next((one.cwd for _, one in _tables(settings) if one.cwd), ".")
+
+
+def _with_arms(
+    settings: Settings, lines: Mapping[str, str], manual: str, environments: tuple[str, ...]
 ) -> Settings:
-    """Return the settings with these lines as arms: the first is fast, the others are slow."""
+    """Return the settings with the arms that lines stand for: the first is fast, others slow."""
     arms: list[str] = []
     options: list[str] = []
-    tables = settings.workloads if isinstance(settings.workloads, dict) else {}
-    is_typed = any(one.command for one in tables.values())
     for number, (name, line) in enumerate(lines.items()):
         call = engine_call(line)
-        if is_typed:
-            arms.append(f"{name}={name_of(call.client) if call else 'line'}:{line}")
-            continue
         if call is None:
             place, *words = shlex.split(line)
         else:
@@ -208,18 +267,32 @@ def _with_lines(
             place = environment if image == _BUILT else f"{environment}:{image}"
         arms.append(f"{name}={place}")
         options += [f"{name}={shlex.join(words)}"] if words else []
-    if is_typed:
-        tables = {name: replace(one, most_rounds=rounds) for name, one in tables.items()}
-    return replace(
-        settings,
-        envs=tuple(arms),
-        docker_options=tuple(options) or None,
-        workloads=tables or settings.workloads,
-    )
+    return replace(settings, envs=tuple(arms), docker_options=tuple(options) or None)
 
 
 @contextmanager
-def _image_files(lines: tuple[str, str], manual: str, run_id: str) -> Iterator[ImageFiles | None]:
+def _ending_on_signals() -> Iterator[None]:
+    """Turn the signals that end a process into an error, so that what was made is removed."""
+
+    def end(number: int, _frame: FrameType | None) -> NoReturn:
+        raise InterruptedRunError(f"{signal.Signals(number).name}")
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {one: signal.getsignal(one) for one in numbers}
+    for one in numbers:
+        if before[one] != signal.SIG_IGN:  # as set by nohup
+            signal.signal(one, end)
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+@contextmanager
+def _image_files(
+    lines: tuple[str, str], manual: str, run_id: str, place: Path
+) -> Iterator[ImageFiles | None]:
     """Give the files of the images of two calls of one engine; remove what was made of them."""
     fast, slow = (engine_call(line) for line in lines)
     if fast is None or slow is None or fast.client != slow.client:
@@ -230,7 +303,7 @@ def _image_files(lines: tuple[str, str], manual: str, run_id: str) -> Iterator[I
     if images[0] == images[1] or not is_known:
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="envcompare-") as folder:
+    with tempfile.TemporaryDirectory(prefix="images-", dir=place) as folder:
         try:
             yield ImageFiles(
                 client=slow.client,
@@ -265,15 +338,13 @@ def _byte_code_folder(call: EngineCall | None, manual: str) -> Iterator[str]:
 
 
 def _levers(
-    whole: RunComparison, decided: Comparison, lines: tuple[str, str], manual: str, cache: str
+    whole: RunComparison, decided: Comparison, own: list[Change], *, cache: str, is_engine: bool
 ) -> list[Change]:
+    """Return what can be changed: what the lines say, and what was read of their processes."""
     found, _ = line_candidates(whole, decided)
     if decided.outcome == "faster":  # the reference is the slow one
         found = [replace(one, reference=one.value, value=one.reference) for one in found]
-    own = line_changes(*lines, manual=manual)
-    if any(one.arm == decided.arm and one.stack == "line" for one in whole.arms):
-        own += own_software(*lines, folder=Path.cwd(), search_path=os.environ.get("PATH", ""))
-    levers = changes(found, cache=cache, is_engine=engine_call(lines[1]) is not None)
+    levers = changes(found, cache=cache, is_engine=is_engine)
     return [*own, *(one for one in levers if not any(replaces(each, one) for each in own))]
 
 

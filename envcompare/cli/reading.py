@@ -46,6 +46,11 @@ _OWN: Final = ("run.json", "samples.jsonl", "events.jsonl", "fingerprints", "log
     "--output", type=PATH, metavar="FILE", help="Write to this file instead of the run folder."
 )
 @click.option(
+    "--columns",
+    type=click.Choice(["main", "all"]),
+    help="Columns of csv: main has eight, and a row for each comparison.  [default: main]",
+)
+@click.option(
     "--figures",
     type=PATH,
     metavar="DIR",
@@ -59,7 +64,7 @@ def report(display: Display, /, run_folder: Path, figures: Path | None, **asked:
     envcompare report results/RUN                                 the page, in the run folder
     envcompare report results/RUN --output page.html              the page elsewhere
     envcompare report results/RUN --format md                     for a pull request
-    envcompare report results/RUN --format csv --output all.csv   a row for each number
+    envcompare report results/RUN --format csv --columns all      a row for each number
     envcompare report results/RUN --figures figures/              every chart, for a paper
 
     A page outside the run folder has no links to files in it.
@@ -68,17 +73,26 @@ def report(display: Display, /, run_folder: Path, figures: Path | None, **asked:
 
     folder = RunFolder.open(run_folder)
     form, output, is_opened = asked["form"], asked["output"], asked["is_opened"]
-    _check(form, output, figures, is_opened=is_opened)
+    _check(form, output, figures, columns=asked["columns"], is_opened=is_opened)
     if form == "html":
         comparison = _page(folder, output, is_opened=is_opened)
     else:
-        comparison = _data(folder, form, output)
+        comparison = _data(folder, form, output, columns=asked["columns"] or "main")
     if figures is not None:
         _draw(comparison, figures, display)
 
 
-def _check(form: str, output: Path | None, figures: Path | None, *, is_opened: bool) -> None:
+def _check(
+    form: str,
+    output: Path | None,
+    figures: Path | None,
+    *,
+    columns: str | None,
+    is_opened: bool,
+) -> None:
     """Refuse impossible options before anything is analysed."""
+    if columns is not None and form != "csv":
+        raise ConfigError(f"--columns is for csv, not for {form}", hint="leave it out")
     if is_opened and form != "html":
         raise ConfigError(f"--open is for the page, not for {form}", hint="leave one of them out")
     if output is not None:
@@ -190,7 +204,7 @@ def _page(folder: RunFolder, output: Path | None, *, is_opened: bool) -> RunComp
     return comparison
 
 
-def _data(folder: RunFolder, form: str, output: Path | None) -> RunComparison:
+def _data(folder: RunFolder, form: str, output: Path | None, *, columns: str) -> RunComparison:
     """Write a run in a format other than a page; its folder stays unchanged."""
     from envcompare.analysis.compare import compare_run
 
@@ -207,8 +221,9 @@ def _data(folder: RunFolder, form: str, output: Path | None) -> RunComparison:
     else:
         from envcompare.report.exports import csv_text, parquet_bytes
 
-        is_text = form == "csv"
-        content = csv_text(comparison).encode() if is_text else parquet_bytes(comparison)
+        content = parquet_bytes(comparison) if form == "parquet" else b""
+        if form == "csv":
+            content = csv_text(comparison, is_whole=columns == "all").encode()
     _put(content, output)
     return comparison
 
@@ -389,9 +404,9 @@ def _show_judged(
     first = (answer(judged.gates, judged.exit_code), *found)
     match form:
         case "junit":
-            print_bytes(junit(judged.gates, name=name))
+            print_bytes(junit(judged.gates, judged.exit_code, name=name))
         case "github":
-            print_bytes(github_lines(judged.gates).encode())
+            print_bytes(github_lines(judged.gates, judged.exit_code).encode())
         case "md" if judged.gates:
             print_bytes(comment(first, details).encode())
         case _:

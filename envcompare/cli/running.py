@@ -67,7 +67,7 @@ def carry_out(
     with locked(folder.path, by="run"):
         job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
         for arm in experiment.arms:
-            if arm.stack != "line":
+            if arm.traits.reference != "line":
                 continue
             display.say(f"{arm.id}: {shortened(masked(arm.reference), most=_MOST_OF_LINE)}")
             if not arm.traits.programs and CONTAINERS.search(arm.reference):

@@ -28,6 +28,7 @@ _MOST_ARMS: Final = 5  # of changed lines in a stage
 _ROUNDS: Final = 7  # of a stage, the first of which warms up
 _STAGE_SHARE: Final = 1 / 3  # of the time left, at most, for a stage
 _LEAST_S: Final = 5.0  # for a run
+_MOST_FILES: Final = 1000  # that are kept of a change
 _LITTLE: Final = 0.15  # a share below this is followed no further
 _CAUSE: Final = 0.5
 _PLACEBO_SHARE: Final = 0.1  # a placebo that surely closes more casts doubt on the rounds
@@ -102,7 +103,11 @@ class Search:
                 return changes
             groups += parts
         last: Group = ()
-        while groups and self._left_s > _LEAST_S:
+        measured: list[Group] = []
+        while (groups := [one for one in groups if one not in measured]) and (
+            self._left_s > _LEAST_S
+        ):
+            measured += groups
             shares, failed = self._stage(groups)
             best = _best(groups, shares)
             if best is None or shares[best].value < _CAUSE:
@@ -143,7 +148,10 @@ class Search:
         """Describe an image whose files do not differ by its settings."""
         if self.files is None or not change.edit.image or self.files.paths != ():
             return change
-        settings = self.files.settings_that_differ()
+        try:
+            settings = self.files.settings_that_differ()
+        except EnvcompareError:
+            return change
         return replace(change, what=f"settings of the image: {settings}") if settings else change
 
     def _stage(self, groups: Sequence[Group]) -> tuple[dict[int, Share], list[Group]]:
@@ -161,7 +169,7 @@ class Search:
             self.tried.append(trial)
             if share is not None:
                 shares[at] = share
-            elif name in measured.failed and measured.folder:
+            elif name in measured.failed and (measured.folder or name not in measured.lines):
                 failed.append(group)
         return shares, failed
 
@@ -199,13 +207,14 @@ class Search:
         if not lines:
             return Measured(units=(), failed=failed)
         if budget_s < _LEAST_S:
-            return Measured(units=(), failed=dict.fromkeys(every, "no time was left"))
+            failed = dict.fromkeys(every, "no time was left")
+            return Measured(units=(), failed=failed, lines=lines)
         try:
             measured = self.measure(every, rounds, budget_s)
         except InterruptedRunError:
             raise
         except EnvcompareError as error:  # a trial is not worth the verdict
-            return Measured(units=(), failed=dict.fromkeys(every, error.brief))
+            return Measured(units=(), failed=dict.fromkeys(every, error.brief), lines=lines)
         self.runs.append(measured.folder)
         return replace(measured, failed={**measured.failed, **failed}, lines=lines)
 
@@ -223,6 +232,7 @@ class Search:
             keys=tuple(one.key for one in group),
             what=masked("; ".join(one.what for one in group)),
             line=masked(measured.lines.get(name, "")),
+            files=tuple(path for one in group for path in one.edit.files)[:_MOST_FILES],
             share=_kept(share),
             failed=masked(failed),
         )

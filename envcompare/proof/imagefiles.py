@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
+import shutil
 import tarfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final
 
 from envcompare.environments.oci import RUN_LABEL
 from envcompare.errors import CommandTimeoutError, StackError
 from envcompare.proof.levers import Change, Edit
-from envcompare.text import Command
+from envcompare.stack.image import HELD_LABEL
+from envcompare.text import Command, visible
 from envcompare.transport import CONTENT_S, LOCAL, run
 
 FILES: Final = "image.files"
 _MOST_PARTS: Final = 4
-_MOST_BYTES: Final = 4 << 30  # of files in which images differ
+_MOST_BYTES: Final = 4 << 30  # of the fast line's files in which images differ
 _MOST_NAMED: Final = 3
 _ANSWER_S: Final = 60.0
 _CHUNK: Final = 1 << 20
+_ID_LENGTH: Final = 12  # characters, as engines print it
 # What the engine puts into each container itself.
 _OF_ENGINE: Final = re.compile(
     r"(?:proc|sys|dev|\.dockerenv|run/\.containerenv|etc/(?:hosts|hostname|resolv\.conf|mtab))(?:/|$)"
@@ -34,6 +40,8 @@ _OF_ENGINE: Final = re.compile(
 # Settings of an image besides its variables, which are changed one by one.
 _SETTINGS: Final = ("Entrypoint", "Cmd", "Volumes", "User", "WorkingDir", "Healthcheck")
 _STEM: Final = re.compile(r"\.?[^.-]*")
+# Byte code holds the time of its source, so that both are copied together (importlib, PEP 552).
+_BYTE_CODE: Final = re.compile(r"__pycache__/([^/.]+)\.[^/]+\.pyc$")
 
 Entry = tuple[bytes, int, int, int, str]  # type, mode, user, group, and what it holds
 
@@ -42,7 +50,8 @@ Entry = tuple[bytes, int, int, int, str]  # type, mode, user, group, and what it
 class ImageFiles:
     """Makes images from the slow line's, with files of the fast line's.
 
-    They carry the label of the run, with which they are removed.
+    They have no name. They carry the label of the run, with which they are removed, and that of
+    images with data, which `envcompare clean` removes.
     """
 
     client: tuple[str, ...]
@@ -52,16 +61,25 @@ class ImageFiles:
     folder: Path  # for the files in which they differ
     paths: tuple[str, ...] | None = None  # absolute, in which they differ; None: not yet read
     _removed: frozenset[str] = frozenset()  # only the slow line's image has them
-    _count: int = 0
+    _folders: Counter[str] = field(default_factory=Counter)  # likewise: how many files they hold
     _settings: list[dict[str, Any]] = field(default_factory=list)
 
     def read(self, *, limit_s: float) -> tuple[str, ...]:
         """Return the absolute paths that differ in content, rights or owner, in order.
 
-        Raises CommandTimeoutError if reading the images takes longer, StackError if they differ in
-        too much, and UnusableError if the engine fails.
+        A folder with differing files is left out. Raises CommandTimeoutError if reading the images
+        takes longer, StackError if they differ in too much or the disk is full, and UnusableError
+        if the engine fails.
         """
-        until_s = time.monotonic() + limit_s
+        if self.paths is not None:
+            return self.paths
+        try:
+            self.paths = self._read(time.monotonic() + limit_s)
+        except OSError as error:
+            raise StackError("the images cannot be compared", details=str(error)) from error
+        return self.paths
+
+    def _read(self, until_s: float) -> tuple[str, ...]:
         slow, _ = self._entries(self.slow, until_s)
         fast, sizes = self._entries(self.fast, until_s)
         volumes = tuple(
@@ -72,17 +90,22 @@ class ImageFiles:
             for name in slow.keys() | fast.keys()
             if slow.get(name) != fast.get(name) and not f"{name}/".startswith(volumes)
         }
-        self._removed = frozenset(f"/{name}" for name in differing if name not in fast)
+        differing |= {one for one in map(_source_of, differing) if one in fast and one in slow}
         size = sum(sizes.get(name, 0) for name in differing)
-        if size > _MOST_BYTES:
+        if size > _MOST_BYTES or 2 * size > shutil.disk_usage(self.folder).free:
             raise StackError(
-                f"the images differ in more than {_MOST_BYTES >> 30} GiB of files",
-                hint="compare images that have more in common",
+                f"the images differ in {size / (1 << 30):.1f} GiB of files, which is too much",
+                hint="compare images that have more in common, or make room",
             )
         with tarfile.open(self._kept, "w") as kept:
             _copy(self._members(self.fast, until_s), kept, differing)
-        self.paths = tuple(sorted(f"/{name}" for name in differing))
-        return self.paths
+        above = {parent for name in differing for parent in _above(name)}
+        leaves = differing - above
+        self._removed = frozenset(f"/{name}" for name in leaves if name not in fast)
+        self._folders = Counter(
+            parent for path in self._removed for parent in _above(path) if parent[1:] not in fast
+        )
+        return tuple(sorted(f"/{name}" for name in leaves))
 
     def settings(self) -> list[dict[str, Any]]:
         """Return the settings of the slow line's image, and of the fast one's."""
@@ -102,15 +125,12 @@ class ImageFiles:
 
     def change(self, paths: Sequence[str]) -> Change:
         """Return the change that makes these files as they are in the fast line's image."""
-        removed = [path for path in paths if path in self._removed]
         taken = [path for path in paths if path not in self._removed]
-        what, fixes = [], []
-        if taken:
-            what.append(f"{_named(taken)} as in {self.fast}")
-            fixes.append(f"COPY --from={self.fast} {_named(taken)}")
-        if removed:
-            what.append(f"{_named(removed)} removed")
-            fixes.append(f"RUN rm -r {_named(removed)}")
+        removed = self._whole(path for path in paths if path in self._removed)
+        what = [f"{_named(taken)} as in {self.fast}"] * bool(taken)
+        what += [f"{_named(removed)} removed"] * bool(removed)
+        fixes = [_copied(self.fast, taken)] * bool(taken)
+        fixes += [f"RUN rm -r {_named(removed)}"] * bool(removed)
         return Change(
             key=FILES,
             what=", ".join(what),
@@ -118,29 +138,39 @@ class ImageFiles:
             fix=f"in the Dockerfile of {self.slow}: {'; '.join(fixes)}",
         )
 
+    def _whole(self, paths: Iterable[str]) -> list[str]:
+        """Return removed paths, and in place of all paths of a folder the folder itself."""
+        left = list(paths)
+        held = Counter(parent for path in left for parent in _above(path))
+        full = {parent for parent, count in held.items() if self._folders[parent] == count}
+        roots = (next((each for each in _above(path) if each in full), path) for path in left)
+        return list(dict.fromkeys(roots))
+
     def image_with(self, paths: Sequence[str], *, limit_s: float) -> str:
-        """Make an image from the slow line's, with these files of the fast one's; return its name.
+        """Make an image from the slow line's, with these files of the fast one's; return its ID.
 
         Raises UnusableError if the engine fails, and CommandTimeoutError.
         """
-        removed = [path for path in paths if path in self._removed]
-        whole = [path for path in removed if path.rpartition("/")[0] not in self._removed]
-        names = {path.lstrip("/") for path in paths if path not in self._removed}
-        self._count += 1
-        name = f"envcompare-trial:{self.run_id.lower()}-{self._count}"
-        with self._container(*self._removing(whole)) as one:
-            if whole:
+        removed = self._whole(path for path in paths if path in self._removed)
+        names = {path[1:] for path in paths if path not in self._removed}
+        names |= {parent for name in names for parent in _above(name)}
+        is_podman = self.client[-1] == "podman"
+        with self._container(*self._removing(removed)) as one:
+            if removed:
                 self._ask("start", "--attach", one, limit_s=limit_s)
             if names:
-                self._ask("cp", "-", f"{one}:/", limit_s=limit_s, feed=partial(self._pack, names))
-            self._ask("commit", *self._instructions(), one, name, limit_s=limit_s)
-        self._require_settings(name)
-        return name
+                copied = ("cp", *["--archive=false"] * is_podman, "-", f"{one}:/")
+                self._ask(*copied, limit_s=limit_s, feed=partial(self._pack, names))
+            form = ("--format", "docker") * is_podman
+            made = self._ask("commit", *form, *self._instructions(), one, limit_s=limit_s)
+        image = made.split()[-1].removeprefix("sha256:")[:_ID_LENGTH]
+        self._require_settings(image)
+        return image
 
     def _removing(self, paths: Sequence[str]) -> tuple[str, ...]:
         """Return the words of `create` for a container that removes these paths, if any."""
         if not paths:
-            return (self.slow, "true")
+            return (self.slow, *["true"] * (not self._entrypoint))
         start = ("--entrypoint", "rm", self.slow) if self._entrypoint else (self.slow, "rm")
         return ("--user", "0", *start, "-rf", "--", *paths)
 
@@ -150,8 +180,8 @@ class ImageFiles:
 
     @property
     def _command(self) -> list[str]:
-        """Return the command of the slow image; without one, each line gives its own."""
-        return self.settings()[0].get("Cmd") or ["true"]
+        """Return the command of the slow image; without any program, each line gives its own."""
+        return self.settings()[0].get("Cmd") or ["true"] * (not self._entrypoint)
 
     def _require_settings(self, name: str) -> None:
         """Raise StackError if an image starts another program than the slow line's: it may be `rm`.
@@ -159,7 +189,7 @@ class ImageFiles:
         `commit` keeps what the container was created with where an instruction sets nothing.
         """
         made = json.loads(self._ask("image", "inspect", "--format", "{{json .Config}}", name))
-        found = (made.get("Entrypoint") or [], made.get("Cmd"))
+        found = (made.get("Entrypoint") or [], made.get("Cmd") or [])
         if found != (self._entrypoint, self._command):
             raise StackError(
                 f"{' '.join(self.client)} commit does not keep the program of {self.slow}",
@@ -176,7 +206,7 @@ class ImageFiles:
             *([f"ENTRYPOINT {json.dumps(self._entrypoint)}"] if self._entrypoint else []),
             f"CMD {json.dumps(self._command)}",
             f"USER {self.settings()[0].get('User') or 0}",
-            f"LABEL {RUN_LABEL}={self.run_id}",
+            f"LABEL {RUN_LABEL}={self.run_id} {HELD_LABEL}",
         )
         return [word for one in instructions for word in ("--change", one)]
 
@@ -185,7 +215,7 @@ class ImageFiles:
             tarfile.open(self._kept) as kept,
             tarfile.open(fileobj=stream, mode="w|") as chosen,
         ):
-            _copy(((member, kept) for member in kept), chosen, names)
+            _copy(((_unlinked(member, kept, names), kept) for member in kept), chosen, names)
 
     def _entries(self, image: str, until_s: float) -> tuple[dict[str, Entry], dict[str, int]]:
         """Return what an image holds by the path, without its root, and sizes in bytes."""
@@ -211,19 +241,28 @@ class ImageFiles:
         self, image: str, until_s: float
     ) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
         """Yield what a container of the image holds before it starts."""
-        with self._container(image, "true") as container:
+        words = ["true"] * (image != self.slow or not self._entrypoint)
+        with self._container(image, *words) as container:
             process = LOCAL.spawn(Command(argv=(*self.client, "export", container)))
+            timer = threading.Timer(max(0.0, until_s - time.monotonic()), process.kill)
+            timer.start()
             try:
                 with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
                     for member in archive:
-                        if time.monotonic() > until_s:
-                            raise CommandTimeoutError(f"reading {image} takes too long")
                         if not _OF_ENGINE.match(member.name.strip("/")):
                             yield member, archive
+                code = process.wait(_ANSWER_S)
             except tarfile.TarError as error:
-                raise StackError(f"{image} cannot be read", details=str(error)) from error
+                code, broken = 1, str(error)
+            else:
+                broken = "the engine ended early"
             finally:
+                timer.cancel()
                 process.kill()
+        if time.monotonic() >= until_s:
+            raise CommandTimeoutError(f"reading {image} takes too long")
+        if code:
+            raise StackError(f"{image} cannot be read", details=broken)
 
     @contextmanager
     def _container(self, *words: str) -> Iterator[str]:
@@ -252,28 +291,56 @@ class ImageFiles:
 def divided(paths: Sequence[str]) -> list[tuple[str, ...]]:
     """Return up to four parts of these paths; none if they belong together.
 
-    Files whose names begin alike stay together, such as libz.so.1 and libz.so.1.3, or a package and
-    its metadata.
+    Files whose names begin alike stay together, such as libz.so.1 and libz.so.1.3, a package and
+    its metadata, or a module and its byte code.
     """
-    common = os.path.commonpath(paths)
-    below = [path[len(common) :].lstrip("/") for path in paths]
-    names = [each.partition("/")[0] for each in below]
-    stems = [cast("re.Match[str]", _STEM.match(name))[0] for name in names]
-    are_folders = any("/" in each for each in below)
-    keys = names if len(set(stems)) == 1 and are_folders else stems
+    owners = {path: _source_of(path) or path for path in paths}
+    common = os.path.commonpath(list(owners.values()))
+    below = {path: owner[len(common) :].lstrip("/") for path, owner in owners.items()}
+    names = {path: each.partition("/")[0] for path, each in below.items()}
+    stems = {path: found[0] for path, name in names.items() if (found := _STEM.match(name))}
+    has_folders = any("/" in each for each in below.values())
+    keys = names if len(set(stems.values())) == 1 and has_folders else stems
     by_key: dict[str, list[str]] = {}
-    for key, path in sorted(zip(keys, paths, strict=True)):
-        by_key.setdefault(key, []).append(path)
-    if len(by_key) == 1:
-        return []
-    if len(by_key) <= _MOST_PARTS:
-        return [tuple(each) for each in by_key.values()]
-    parts: list[list[str]] = [[]]
+    for path in sorted(paths, key=lambda one: (keys[one], one)):
+        by_key.setdefault(keys[path], []).append(path)
+    parts: list[list[str]] = []
+    most = 0 if len(by_key) <= _MOST_PARTS else len(paths) / _MOST_PARTS
     for each in by_key.values():
-        if len(parts[-1]) >= len(paths) / _MOST_PARTS and len(parts) < _MOST_PARTS:
+        if not parts or len(parts[-1]) + len(each) > most:
             parts.append([])
         parts[-1] += each
-    return [tuple(each) for each in parts]
+    while len(parts) > _MOST_PARTS:  # join the two smallest neighbours
+        at = min(range(len(parts) - 1), key=lambda n: len(parts[n]) + len(parts[n + 1]))
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+    return [tuple(each) for each in parts] if len(parts) > 1 else []
+
+
+def _source_of(path: str) -> str:
+    """Return the source of byte code; empty for any other file."""
+    name, count = _BYTE_CODE.subn(r"\1.py", path)
+    return name if count else ""
+
+
+def _above(path: str) -> list[str]:
+    """Return the folders that hold a path, the outermost first, without the root."""
+    parts = path.split("/")
+    return [each for n in range(1, len(parts)) if (each := "/".join(parts[:n]))]
+
+
+def _unlinked(member: tarfile.TarInfo, kept: tarfile.TarFile, names: set[str]) -> tarfile.TarInfo:
+    """Return a hard link as a file if what it links to is not copied with it."""
+    target = member.linkname.strip("/")
+    if not member.islnk() or target in names:
+        return member
+    try:
+        source = kept.getmember(member.linkname)
+    except KeyError:  # equal in both images
+        return member
+    own = copy.copy(member)
+    own.type, own.linkname, own.size = tarfile.REGTYPE, "", source.size
+    own.offset_data = source.offset_data
+    return own
 
 
 def _copy(
@@ -290,8 +357,15 @@ def _copy(
 def _named(paths: Sequence[str]) -> str:
     """Return the paths, or of many the folder that holds them."""
     if len(paths) <= _MOST_NAMED:
-        return " ".join(paths)
-    return f"{os.path.commonpath(paths)} ({len(paths)} files)"
+        return visible(" ".join(paths))
+    return visible(f"{os.path.commonpath(paths)} ({len(paths)} files)")
+
+
+def _copied(image: str, paths: Sequence[str]) -> str:
+    """Return the instructions of a Dockerfile that copy paths, or of many what to copy."""
+    if len(paths) > _MOST_NAMED:
+        return f"copy {_named(paths)} from {image}"
+    return visible("; ".join(f"COPY --from={image} {json.dumps([path, path])}" for path in paths))
 
 
 def _shown(value: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -302,13 +302,13 @@ def own_software(fast: str, slow: str, *, folder: Path, search_path: str) -> lis
     settings = list(takewhile(VARIABLE_SETTING.fullmatch, words))
     for name, _, value in (one.partition("=") for one in settings):
         if name == "PATH":
-            search_path = re.sub(r"\$PATH|\$\{PATH\}", search_path, value.strip("'\""))
+            before, own_path = search_path, value.strip("'\"")
+            search_path = own_path.replace("${PATH}", before).replace("$PATH", before)
     program = "".join(words[len(settings) : len(settings) + 1])
     own = [str((folder / program).parent)] if "/" in program else []
     paths = [*own, *filter(os.path.isabs, search_path.split(os.pathsep))]
-    pythons = (Path(path) for path in paths if any(Path(path).glob("python*")))
-    places = {str(path.parent): None for path in pythons if not _is_system(path)}
-    shown = [path for path in (*_SYSTEM, *places) if Path(path).exists()]
+    pythons = (one for path in paths if not _is_system(path) for one in _prefixes(Path(path)))
+    shown = [path for path in (*_SYSTEM, *dict.fromkeys(pythons)) if Path(path).exists()]
     return [
         Change(
             key=SOFTWARE,
@@ -322,8 +322,28 @@ def own_software(fast: str, slow: str, *, folder: Path, search_path: str) -> lis
     ]
 
 
-def _is_system(path: Path) -> bool:
-    return path.parts[:2] in {Path(each).parts for each in _SYSTEM}
+def _is_system(path: str) -> bool:
+    return Path(path).parts[:2] in {Path(each).parts for each in _SYSTEM}
+
+
+def _prefixes(programs: Path) -> Iterator[str]:
+    """Yield the installations of Python in a folder `bin`: a virtual one, and what it is made from.
+
+    Nothing else is shown to a container, such as a home with a script called python.
+    """
+    if programs.name != "bin":
+        return
+    for python in sorted(programs.glob("python3*")):
+        if not os.access(python, os.X_OK):
+            continue
+        for prefix in (python.parent.parent, python.resolve().parent.parent):
+            is_python = (prefix / "pyvenv.cfg").is_file() or any(prefix.glob("lib/python3*"))
+            if is_python and not _is_system(str(prefix)) and not _holds_home(prefix):
+                yield str(prefix)
+
+
+def _holds_home(prefix: Path) -> bool:
+    return Path.home().is_relative_to(prefix)
 
 
 def _last_pairs(wanted: list[str], changed: list[Change]) -> list[Change]:

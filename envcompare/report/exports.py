@@ -17,16 +17,23 @@ from envcompare.report.charts.sweeps import forest_chart, ladder_charts, sweep_c
 from envcompare.report.charts.times import startup_charts, step_chart, time_chart
 from envcompare.report.sections.profiletables import why_no_ratio
 from envcompare.report.wording import arms_in, cell_labels
+from envcompare.report.wording.profilewords import is_timed
 from envcompare.report.wording.verdicts import reasons_text
 from envcompare.run_folder import replace_file, write_error
 from envcompare.text import counted, visible
 
 FORMULAS: Final = ("=", "+", "-", "@", "\t", "'")
 """Characters that start a formula in a spreadsheet, and the apostrophe that prevents it."""
+_PLACE: Final = ("host", "workload", "arm", "reference_arm")
+_ANSWER: Final = (*_PLACE, "outcome", "ratio", "ratio_low", "ratio_high")
+_QUANTITY: Final = (*_PLACE, "metric", "value", "value_unit", "ratio")
 
 
-def csv_text(run: RunComparison) -> str:
+def csv_text(run: RunComparison, *, is_whole: bool = True) -> str:
     """Return the table as CSV (RFC 4180), with a header and empty cells for missing values.
+
+    If it is not whole, it has eight columns and a row for each comparison, or for each quantity if
+    nothing was timed.
 
     Flags are true and false. Texts that a spreadsheet would read as a formula, or that begin with
     an apostrophe, get an apostrophe before them.
@@ -37,6 +44,11 @@ def csv_text(run: RunComparison) -> str:
             frame[name] = frame[name].map(_harmless, na_action="ignore")
         elif column.kind == "yes or no":
             frame[name] = frame[name].map({True: "true", False: "false"})
+    if not is_whole and is_timed(run):
+        decides = frame["is_primary"].eq("true") | frame["metric"].isna()
+        frame = frame.loc[decides & frame["outcome"].notna(), list(_ANSWER)]
+    elif not is_whole:
+        frame = frame[list(_QUANTITY)]
     text: str = frame.to_csv(index=False, lineterminator="\r\n")
     return text
 

@@ -10,6 +10,7 @@ from envcompare.analysis.two_runs import Finding, GateResult
 from envcompare.report import Line, PlainBlock, markdown
 from envcompare.text import counted, flat, visible
 
+_INCOMPLETE: Final = "the run is not complete, or a comparison could not be judged"
 _LEVELS: Final[dict[Finding, str]] = {"hit": "error", "unjudged": "error", "open": "notice"}
 # Of a property; of a message, colons and commas are no separators.
 _ENCODED: Final = str.maketrans({"%": "%25", ":": "%3A", ",": "%2C"})
@@ -22,10 +23,12 @@ def answer(results: Sequence[GateResult], exit_code: int) -> Line:
         names = ", ".join(one.gate for one in hit)
         return Line(strong="FAIL", text=f"{counted(len(hit), 'gate')} hit: {names}", style="failed")
     if exit_code:
-        return Line(strong="NOT JUDGED", text="not all comparisons could be judged", style="failed")
-    judged = sum(one.comparisons for one in results)
-    text = f"{counted(len(results), 'gate')}, {counted(judged, 'comparison')} judged"
-    return Line(strong="PASS", text=text, style="equivalent")
+        return Line(strong="NOT JUDGED", text=_INCOMPLETE, style="failed")
+    judged = max((one.comparisons for one in results), default=0)
+    text = f"{counted(judged, 'comparison')} judged by {counted(len(results), 'gate')}"
+    doubtful = sum(one.finding == "open" for result in results for one in result.findings)
+    doubt = f", {counted(doubtful, 'finding')} not beyond doubt" if doubtful else ""
+    return Line(strong="PASS", text=f"{text}{doubt}", style="equivalent")
 
 
 def comment(first: Iterable[PlainBlock], details: Iterable[PlainBlock]) -> str:
@@ -36,12 +39,15 @@ def comment(first: Iterable[PlainBlock], details: Iterable[PlainBlock]) -> str:
     )
 
 
-def junit(results: Iterable[GateResult], *, name: str) -> bytes:
+def junit(results: Sequence[GateResult], exit_code: int, *, name: str) -> bytes:
     """Return a JUnit test suite: a test case for each gate, which fails if the gate is hit.
 
-    A comparison that could not be judged is an error. The form is that of Apache Ant's JUnit task.
+    What could not be judged is an error. The form is that of Apache Ant's JUnit task.
     """
-    suite = Element("testsuite", name=name)
+    suite = Element("testsuite", name=visible(name))
+    if _is_only_incomplete(results, exit_code):
+        case = SubElement(suite, "testcase", classname="envcompare.gates", name="complete")
+        SubElement(case, "error", message=_INCOMPLETE)
     for result in results:
         case = SubElement(suite, "testcase", classname="envcompare.gates", name=result.gate)
         for finding, tag in (("hit", "failure"), ("unjudged", "error")):
@@ -55,12 +61,20 @@ def junit(results: Iterable[GateResult], *, name: str) -> bytes:
     return text + b"\n"
 
 
-def github_lines(results: Iterable[GateResult]) -> str:
+def github_lines(results: Sequence[GateResult], exit_code: int) -> str:
     """Return workflow commands of GitHub Actions: an annotation for each finding."""
+    first = f"::error title=gates::{_INCOMPLETE}\n"
     lines = (
         f"::{_LEVELS[finding.finding]} title={f'gate {result.gate}'.translate(_ENCODED)}::"
         f"{flat(finding.sentence).replace('%', '%25')}"
         for result in results
         for finding in result.findings
     )
-    return "".join(f"{line}\n" for line in lines)
+    said = "".join(f"{line}\n" for line in lines)
+    return first + said if _is_only_incomplete(results, exit_code) else said
+
+
+def _is_only_incomplete(results: Iterable[GateResult], exit_code: int) -> bool:
+    """Return whether no finding says why the gates do not pass."""
+    findings = {one.finding for result in results for one in result.findings}
+    return bool(exit_code) and findings.isdisjoint({"hit", "unjudged"})

@@ -530,6 +530,9 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     keys: tuple[str, ...]
     what: Annotated[str, Meta(description="such as: the limit nofile 20000 → 1024")]
     line: Annotated[str, Meta(description="as it was run, without secrets")]
+    files: Annotated[
+        tuple[str, ...], Meta(description="of the image that became the fast line's, at most 1000")
+    ] = ()
     share: ProofShare | None = None
     failed: Annotated[str, Meta(description="why it has no share")] = ""
 

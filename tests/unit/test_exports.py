@@ -234,3 +234,15 @@ def test_tail_has_a_row_of_its_own_and_its_shares_in_every_row() -> None:
     ends = [last[name] for name in ("ratio", "ratio_low", "ratio_high")]
     assert ends == pytest.approx([1.1, 1.05, 1.15])
     assert (last["is_primary"], last["is_widened"], last["level"]) == (False, False, 0.95)
+
+
+def test_usual_csv_has_eight_columns_and_a_row_for_each_comparison() -> None:
+    """The rest is in the whole table."""
+    run = example()
+    rows = list(csv.DictReader(io.StringIO(csv_text(run, is_whole=False), newline="")))
+    assert list(rows[0]) == [
+        *("host", "workload", "arm", "reference_arm"),
+        *("outcome", "ratio", "ratio_low", "ratio_high"),
+    ]
+    assert len(rows) == len(run.comparisons)
+    assert [row["outcome"] for row in rows] == [one.outcome for one in run.comparisons]

@@ -439,7 +439,9 @@ def test_cause_in_an_image_is_followed_to_its_files() -> None:
     assert proof.confirmed is not None
     assert proof.confirmed.keys == ("image.files",)
     assert proof.confirmed.what == "/lib/works.so as in app:1"
-    assert proof.mend == "in the Dockerfile of app:2: COPY --from=app:1 /lib/works.so"
+    copied = 'COPY --from=app:1 ["/lib/works.so", "/lib/works.so"]'
+    assert proof.mend == f"in the Dockerfile of app:2: {copied}"
+    assert proof.confirmed.files == ("/lib/works.so",)
     broken = proven_in_image(listed, "/lib/broken.so+")
     assert broken.confirmed is not None
     assert "/lib" in broken.confirmed.what
@@ -462,28 +464,40 @@ def test_files_that_belong_together_are_not_divided() -> None:
     assert divided(("/entry",)) == []
     assert divided((*library, *package)) == [package, library]
     assert len(divided(package)) == 3
+    modules = ("/s/__pycache__/a.cpython-311.pyc", "/s/__pycache__/b.cpython-311.pyc", "/s/a.py")
+    assert divided(modules) == [(modules[0], modules[2]), (modules[1],)]
     many = tuple(f"/usr/lib/{letter}.so" for letter in "abcdefghij")
-    parts = divided(many)
-    assert len(parts) == 4
-    assert sorted(path for part in parts for path in part) == list(many)
+    uneven = (*many[:4], *(f"/usr/lib/z-last/{n}" for n in range(50)))
+    for every in (many, uneven):
+        parts = divided(every)
+        assert 2 <= len(parts) <= 4
+        assert sorted(path for part in parts for path in part) == sorted(every)
 
 
 def test_container_gets_the_software_of_this_machine(tmp_path: Path) -> None:
     """With the Pythons of PATH and of the line, for a fast line that is run here."""
-    for name in ("env/bin", "other/bin", "none/bin"):
-        (tmp_path / name).mkdir(parents=True)
-    for name in ("env", "other"):
-        (tmp_path / name / "bin" / "python3").touch()
-    search_path = f"{tmp_path}/other/bin:{tmp_path}/none/bin:relative:/usr/bin"
+    for name in ("env", "other", "none", "tools"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        (tmp_path / name / "bin" / "python3").touch(mode=0o644 if name == "none" else 0o755)
+    for name in ("env", "other", "none"):
+        (tmp_path / name / "pyvenv.cfg").touch()
+    (tmp_path / "env" / "bin" / "python3").unlink()
+    real = tmp_path / "store" / "bin" / "python3.11"
+    (tmp_path / "store" / "lib" / "python3.11").mkdir(parents=True)
+    real.parent.mkdir()
+    real.touch(mode=0o755)
+    (tmp_path / "env" / "bin" / "python3").symlink_to(real)
+    folders = ("other", "none", "tools")
+    search_path = ":".join((*(f"{tmp_path}/{one}/bin" for one in folders), "relative", "/usr/bin"))
     given = {"folder": tmp_path, "search_path": search_path}
     (change,) = own_software("A=1 env/bin/python3 x.py", "docker run app x", **given)
     shown = change.edit.options[1::2]
     assert {"/usr:/usr:ro", f"{tmp_path}/env:{tmp_path}/env:ro"} <= set(shown)
-    assert f"{tmp_path}/other:{tmp_path}/other:ro" in shown
-    assert not any("none" in each for each in shown)
-    assert change.edit.variables == (
-        ("PATH", f"{tmp_path}/env/bin:{tmp_path}/other/bin:{tmp_path}/none/bin:/usr/bin"),
-    )
+    for name in ("other", "store"):
+        assert f"{tmp_path}/{name}:{tmp_path}/{name}:ro" in shown
+    assert not any(name in each for each in shown for name in ("none", "tools"))
+    own = search_path.replace(":relative", "")
+    assert change.edit.variables == (("PATH", f"{tmp_path}/env/bin:{own}"),)
     assert change.kind == "software"
     (other,) = own_software("PATH=/x/bin:$PATH python3 x.py", "docker run app x", **given)
     assert other.edit.variables == (("PATH", f"/x/bin:{search_path.replace(':relative', '')}"),)

@@ -7,14 +7,16 @@ from typing import Final
 
 from envcompare.analysis.model import RunComparison
 from envcompare.report import Field, Line, Section, Segment, Table, table_of
+from envcompare.report.wording import cell_labels
 from envcompare.report.wording.proofwords import share_text
 from envcompare.run_folder.records import ProofShare, Trial
 from envcompare.text import masked, shortened, visible
 
 _INTRO: Final = (
-    "Each row is {slow} with changes towards the faster one, measured beside both. A change that "
-    "closes 100 % makes it as fast; 95 % intervals. The first two rows are of fresh rounds."
+    "In {cell}: each row is {slow} with changes towards the faster arm, measured together with "
+    "both. A change that closes 100 % makes it as fast; 95 % intervals."
 )
+_CONFIRMED: Final = " The first two rows come from fresh rounds."
 _MOST_ROWS: Final = 14
 _MOST_OF_CHANGE: Final = 100  # characters
 _PLACEBO: Final = "a variable that no program reads (placebo)"
@@ -33,7 +35,7 @@ def proof_table(run: RunComparison, *, is_drawn: bool) -> Table | None:
         ("Share", "interval", lambda trial: Line(segments=_bar(trial.share))),
     )
     return table_of(
-        "What changes close of the difference",
+        "Share of the difference that each change closes",
         (*first, *ordered)[:_MOST_ROWS],
         ("Change", "name", _named),
         ("Closes", "text", _closed),
@@ -46,7 +48,9 @@ def proof_section(run: RunComparison) -> Section | None:
     table = proof_table(run, is_drawn=True)
     if table is None or run.proof is None:
         return None
-    intro = _INTRO.format(slow=visible(run.proof.slow))
+    cell = cell_labels(run).get(run.proof.cell, run.proof.cell) or "the only cell"
+    intro = _INTRO.format(cell=visible(cell), slow=visible(run.proof.slow))
+    intro += _CONFIRMED * (run.proof.confirmed is not None)
     return Section(
         anchor="proof", title="What closes the difference", blocks=(Line(text=intro), table)
     )

@@ -5,6 +5,7 @@ Causes are facts, the kernel, helper programs, parts of a step, and threads.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -101,18 +102,23 @@ def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> st
 
 def _next_step(run: RunComparison, decided: list[Comparison]) -> str:
     """Return the command that looks for the cause by changing the slow arm, if it can."""
-    first = next((one for one in decided if is_changeable(run, one)), None)
-    if first is None:
+    can_be = [one for one in decided if is_changeable(run, one)]
+    if not can_be:
         return ""
-    name = visible(f"{first.arm}/{first.workload}")
-    return f"To prove a cause by changing it: envcompare why RUN --comparison {name}."
+    first = can_be[0]
+    is_alone = sum(one.workload == first.workload for one in can_be) == 1
+    name = f"{first.arm}/{first.workload if is_alone else first.cell}"
+    command = f"envcompare why RUN --comparison {shlex.quote(name)}"
+    return f"To prove a cause by changing it: {visible(command)}."
 
 
 def is_changeable(run: RunComparison, decided: Comparison) -> bool:
     """Return whether the slow arm of a decided difference is a container that can be changed."""
     slow = decided.arm if decided.outcome == "slower" else run.reference_in(decided.cell)
-    takes_options = any(one.arm == slow and one.takes_options for one in run.arms)
-    return takes_options and decided.host == "local" and not decided.arm_parameters
+    is_able = any(
+        one.arm == slow and one.takes_options and one.stack == "image" for one in run.arms
+    )
+    return is_able and decided.host == "local" and not decided.arm_parameters
 
 
 def _asked(run: RunComparison, arm: str) -> str:

@@ -47,7 +47,7 @@ _NOT_READ: Final = (
 def line_causes(run: RunComparison, comparisons: Iterable[Comparison]) -> tuple[str, ...]:
     """Return the proof of a cause, and of lines how they differ and the candidates, by likelihood.
 
-    Empty where there is no proof and the arms are no lines; without candidates unless the
+    Empty where there is no proof and the arms are not lines; without candidates unless the
     difference of lines is decided.
     """
     compared = list(comparisons)

@@ -1,0 +1,106 @@
+"""`ls` and `view`: the runs of a folder, and one of them in a browser."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from envcompare.cli.reading import PATH
+from envcompare.console import print_lines
+from envcompare.errors import ConfigError, EnvcompareError, RunFolderError
+from envcompare.text import one_line, visible
+
+if TYPE_CHECKING:
+    from envcompare.report import Row, Words
+    from envcompare.run_folder.results import RunFolder
+
+_PORT: Final = 8642
+_LONGEST: Final = 60  # characters
+_STATES: Final = {"going-on": "being measured", "ended": "ended", "interrupted": "interrupted"}
+
+
+@click.command("ls")
+@click.argument("parent", type=PATH, metavar="[DIR]", default=Path("results"))
+def list_runs(parent: Path) -> None:
+    """Show the runs in a folder, the newest first: state, what was compared, and the answer.
+
+    `envcompare status` shows which run holds a host, and `status RUN` how far a run is.
+    """
+    from envcompare.cli.conclusion import show
+    from envcompare.report import Column, Table
+    from envcompare.run_folder.results import RunFolder
+
+    if not parent.is_dir():
+        raise RunFolderError(
+            f"there is no folder {parent}",
+            hint="name the folder that holds the runs: envcompare ls DIR",
+        )
+    paths = sorted((path.parent for path in parent.glob("*/run.json")), reverse=True)
+    if not paths:
+        print_lines([f"no runs in {visible(str(parent))}"])
+        return
+    rows = tuple(_row(path, RunFolder(path)) for path in paths)
+    heads = (Column(head=head) for head in ("run", "state", "arms", "answer"))
+    show([Table(label="Runs", columns=tuple(heads), rows=rows)])
+
+
+def _row(path: Path, folder: RunFolder) -> Row:
+    from envcompare.analysis.compare import compare_run, status_of
+    from envcompare.report import Row
+    from envcompare.report.wording.headlines import headlines
+
+    cells: tuple[Words, ...]
+    try:
+        arms = [visible(arm.id) for arm in folder.read_run().arms if not arm.is_control]
+        answers = [one.badge for one in headlines(compare_run(folder))]
+        cells = (_STATES[status_of(folder).state], ", ".join(arms), "; ".join(answers))
+    except EnvcompareError as error:  # of another version, or damaged
+        cells = ("cannot be read", "", one_line(error.brief, most=_LONGEST))
+    return Row(cells=(visible(path.name), *cells))
+
+
+@click.command()
+@click.argument("run_folder", type=PATH, metavar="RUN")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=_PORT,
+    show_default=True,
+    help="Port on this machine; 0 takes a free one.",
+)
+@click.option("--open", "is_opened", is_flag=True, help="Open the page in the browser.")
+def view(run_folder: Path, *, port: int, is_opened: bool) -> None:
+    """Serve a run's page and files to a browser on this machine, until Ctrl-C.
+
+    Of a run that is being measured, each request draws the page anew. Over SSH, forward the port:
+    ssh -L 8642:127.0.0.1:8642 HOST
+    """
+    from envcompare.cli.serving import LOCAL_ADDRESS, run_server
+    from envcompare.run_folder.results import RunFolder
+
+    folder = RunFolder.open(run_folder)
+    try:
+        server = run_server(folder, port)
+    except OSError as error:
+        if error.errno not in {errno.EADDRINUSE, errno.EACCES}:
+            raise
+        raise ConfigError(
+            f"--port {port} cannot be used: {error.strerror}",
+            details="another program listens there, or the login may not use it",
+            hint="envcompare view RUN --port 0",
+        ) from error
+    with server:
+        address = f"http://{LOCAL_ADDRESS}:{server.server_port}/"
+        print_lines([f"{address} (Ctrl-C ends)"])
+        if is_opened and click.launch(address):
+            print_lines(["the page was not opened: no program to open it was found"])
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return
+
+
+COMMANDS = (list_runs, view)

@@ -1,0 +1,249 @@
+"""`init` and `--install-completion`: what a user sets up once.
+
+`init` writes a configuration file, and prints two lines to compare, from what is in the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+from click.shell_completion import get_completion_class
+
+from envcompare.cli.options import command_name
+from envcompare.config.settings import Settings, WorkloadTable, settings_toml
+from envcompare.console import Display, print_lines
+from envcompare.errors import CommandTimeoutError, ConfigError, RunFolderError
+from envcompare.text import Command, spoken
+from envcompare.transport import LOCAL, run
+
+FILE: Final = Path("envcompare.toml")
+_PROGRAMS: Final = ("train.py", "main.py", "run.py", "bench.py", "benchmark.py", "app.py")
+_VENVS: Final = (".venv", "venv", "env")
+_MAIN: Final = re.compile(r"^if __name__ == ['\"]__main__['\"]:", re.MULTILINE)
+_TAG: Final = re.compile(r"[^a-z0-9._-]+")
+_SBATCH: Final = re.compile(r"^#SBATCH\s+--(partition|gres|time|nodes)[= ](\S+)", re.MULTILINE)
+_SCRIPTS: Final = frozenset({".sh", ".sbatch", ".slurm"})
+_READ_BYTES: Final = 1 << 20
+_BUDGET_S: Final = 300.0
+_MARGIN: Final = 5.0  # percent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggestion:
+    """A way to run the program: its line, its arm for `run`, and what must be done before."""
+
+    name: str
+    line: str
+    arm: str
+    before: str = ""  # a command that makes the image
+
+
+@click.command()
+@click.argument(
+    "program", type=click.Path(path_type=Path), metavar="[PROGRAM]", required=False, default=None
+)
+@click.option(
+    "--try-s",
+    default=20.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Run each line once for at most so long; 0 runs none.",
+)
+@click.pass_obj
+def init(display: Display, /, *, program: Path | None, try_s: float) -> None:
+    """Write envcompare.toml for the program in this folder, and print two lines for `why`.
+
+    PROGRAM is a Python file; without it, train.py, main.py or the only program in the folder. A
+    Dockerfile, an image (SIF), a definition file and a Slurm script are found. Nothing is
+    overwritten.
+    """
+    folder = Path.cwd()
+    if FILE.exists():
+        raise ConfigError(
+            f"{FILE} exists already",
+            hint=f"rename it, or see what it means: envcompare plan --config {FILE}",
+        )
+    found = program or program_in(folder)
+    if not found.is_file():
+        raise ConfigError(f"there is no file {found}", hint="envcompare init train.py")
+    ways = suggestions(folder, found)
+    try:
+        FILE.write_text(file_text(ways, found, folder), encoding="utf-8")
+    except OSError as error:
+        raise RunFolderError(f"{FILE} cannot be written", details=str(error)) from error
+    print_lines([f"{FILE} is written: envcompare plan shows what it means", *_lines(ways)])
+    if try_s:
+        for way in ways:
+            display.say(f"{way.name}: {_tried(way, limit_s=try_s)}")
+
+
+def program_in(folder: Path) -> Path:
+    """Return the program of a folder; raises ConfigError if there is none, or several."""
+    for name in _PROGRAMS:
+        if (folder / name).is_file():
+            return Path(name)
+    others = [path.name for path in sorted(folder.glob("*.py")) if _MAIN.search(_text(path))]
+    if len(others) == 1:
+        return Path(others[0])
+    raise ConfigError(
+        f"several programs are in {folder}: {', '.join(others)}"
+        if others
+        else f"no program is in {folder}",
+        details=f"looked for {', '.join(_PROGRAMS)}, and files that run as a program",
+        hint="envcompare init train.py",
+    )
+
+
+def suggestions(folder: Path, program: Path) -> list[Suggestion]:
+    """Return the ways to run a program that the folder and this machine show, plain first."""
+    words = shlex.quote(str(program))
+    venv = next((name for name in _VENVS if (folder / name / "bin" / "python").exists()), "")
+    python = f"{venv}/bin/python" if venv else "python3"
+    ways = [Suggestion(name="plain", line=f"{python} {words}", arm="plain=vm")]
+    inside = f'-v "$PWD":/w -w /w {{}} python3 {words}'
+    dockerfile = next(
+        (name for name in ("Dockerfile", "Containerfile") if (folder / name).is_file()), ""
+    )
+    if dockerfile:
+        tag = f"{_TAG.sub('-', folder.name.lower()).strip('-._') or 'app'}:test"
+        engine = "docker" if shutil.which("docker") or not shutil.which("podman") else "podman"
+        ways.append(
+            Suggestion(
+                name="image",
+                line=f"{engine} run --rm {inside.format(tag)}",
+                arm=f"image={engine}:{tag}",
+                before=f"{engine} build --tag {tag} --file {dockerfile} .",
+            )
+        )
+    ways += _packed(folder, words)
+    if len(ways) == 1:
+        image = "python:3-slim"
+        ways.append(
+            Suggestion(
+                name="image",
+                line=f"docker run --rm {inside.format(image)}",
+                arm=f"image=docker:{image}",
+                before=f"docker pull {image}",
+            )
+        )
+    return ways
+
+
+def _packed(folder: Path, words: str) -> Iterator[Suggestion]:
+    """Yield the way through a SIF, or through one that a definition file makes."""
+    sifs, definitions = (sorted(folder.glob(pattern)) for pattern in ("*.sif", "*.def"))
+    if not (sifs or definitions):
+        return
+    name = sifs[0].name if sifs else definitions[0].with_suffix(".sif").name
+    engine = "apptainer" if shutil.which("apptainer") else "singularity"
+    build = "" if sifs else f"{engine} build {shlex.quote(name)} {shlex.quote(definitions[0].name)}"
+    yield Suggestion(
+        name="sif",
+        line=f"{engine} exec {shlex.quote(name)} python3 {words}",
+        arm=f"sif=singularity:{name}",
+        before=build,
+    )
+
+
+def file_text(ways: Iterable[Suggestion], program: Path, folder: Path) -> str:
+    """Return the configuration file, with comments."""
+    every = list(ways)
+    table = WorkloadTable(command=("python3", str(program)))
+    settings = Settings(
+        envs=tuple(way.arm for way in every),
+        budget=_BUDGET_S,
+        margin=_MARGIN,
+        threads="as-run",
+        workloads={command_name((str(program),)): table},
+    )
+    builds = [f"#   {way.before}" for way in every if way.before]
+    comments = [
+        "# Made by `envcompare init`; see `envcompare run --help` for every setting.",
+        "# `envcompare plan` shows what it means, `envcompare run` measures.",
+        "# The first arm is the reference. Whole processes are timed: keep the work short,",
+        "# such as one epoch. A difference below `margin` percent counts as equal.",
+        *(["# Make these first:", *builds] if builds else []),
+        *_allocation(folder),
+        "",
+    ]
+    return "\n".join(comments) + settings_toml(settings)
+
+
+def _allocation(folder: Path) -> list[str]:
+    """Return how to measure on a node, if the folder has a Slurm script."""
+    for path in sorted(folder.iterdir()):
+        given = dict(_SBATCH.findall(_text(path))) if path.suffix in _SCRIPTS else {}
+        if given:
+            asked = ",".join(f"{key}={value}" for key, value in given.items())
+            command = f"#   envcompare run --allocation slurm:{asked}"
+            return [f"# On a node, as {path.name} asks:", command]
+    return []
+
+
+def _lines(ways: list[Suggestion]) -> list[str]:
+    builds = [f"  {way.before}" for way in ways if way.before]
+    both = " ".join(shlex.quote(way.line) for way in ways)
+    return [
+        *(["first:", *builds] if builds else []),
+        "to compare your own lines, with the reason for a difference:",
+        f"  envcompare why {both}",
+    ]
+
+
+def _tried(way: Suggestion, *, limit_s: float) -> str:
+    """Run a line once; return how that ended."""
+    if way.before:
+        return f"not tried: first {way.before}"
+    began_s = time.monotonic()
+    try:
+        done = run(LOCAL, Command(argv=("sh", "-c", way.line)), timeout_s=limit_s)
+    except CommandTimeoutError:
+        return f"runs for more than {limit_s:g} s: shorten the work, or add --lockstep to `why`"
+    if not done.succeeded:
+        return f"failed with exit code {done.exit_code}: {spoken(done.tail(1)) or 'no output'}"
+    return f"ran in {time.monotonic() - began_s:.1f} s"
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_READ_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def install_completion(context: click.Context, option: click.Parameter, shell: str | None) -> None:
+    """Write the completions of a shell where it looks for them, and exit."""
+    del option
+    if shell is None or context.resilient_parsing:
+        return
+    kind = get_completion_class(shell)
+    assert kind is not None  # as click offers only those that it has
+    name = "envcompare"
+    source = kind(context.command, {}, name, f"_{name.upper()}_COMPLETE").source()
+    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    config = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    places = {
+        "bash": f"{data}/bash-completion/completions/{name}",
+        "zsh": f"~/.zfunc/_{name}",
+        "fish": f"{config}/fish/completions/{name}.fish",
+    }
+    path = Path(places[shell]).expanduser()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source, encoding="utf-8")
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be written", details=str(error)) from error
+    more = "; ~/.zshrc needs `fpath+=~/.zfunc` before `compinit`" if shell == "zsh" else ""
+    print_lines([f"{path} is written: open a new shell{more}"])
+    context.exit()

@@ -1,0 +1,109 @@
+"""`envcompare init` in folders as people have them, completions, and the default arms."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from commandline import envcompare
+
+from envcompare.cli.options import read_settings
+from envcompare.cli.planning import usable_defaults
+from envcompare.cli.starting import FILE
+from envcompare.config.settings import Settings
+
+SLURM = "#!/bin/sh\n#SBATCH --partition=gpu\n#SBATCH --gres gpu:a100:1\n#SBATCH --mem=4G\nsrun x\n"
+
+
+def test_folder_with_a_dockerfile_gets_a_file_and_two_lines(tmp_path: Path) -> None:
+    """The file can be planned, and each line is run once if nothing must be made before."""
+    folder = tmp_path / "My App"
+    folder.mkdir()
+    (folder / "train.py").write_text("print('trained')\n")
+    (folder / "Dockerfile").write_text("FROM python:3.12-slim\n")
+    (folder / "job.sh").write_text(SLURM)
+    done = envcompare("init", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    text = (folder / FILE).read_text()
+    assert "#   docker build --tag my-app:test --file Dockerfile ." in text
+    assert "#   envcompare run --allocation slurm:partition=gpu,gres=gpu:a100:1\n" in text
+    settings = read_settings(folder / FILE)
+    assert settings.envs == ("plain=vm", "image=docker:my-app:test")
+    (line,) = [one for one in done.stdout.splitlines() if "envcompare why" in one]
+    assert shlex.split(line)[2:] == [
+        "python3 train.py",
+        'docker run --rm -v "$PWD":/w -w /w my-app:test python3 train.py',
+    ]
+    assert "plain: ran in " in done.stderr
+    assert "image: not tried: first docker build --tag my-app:test" in done.stderr
+    planned = envcompare("plan", cwd=folder)
+    assert planned.returncode == 0, planned.stderr
+    again = envcompare("init", cwd=folder)
+    assert again.returncode == 2
+    assert "envcompare.toml exists already" in again.stderr
+    assert (folder / FILE).read_text() == text
+
+
+def test_program_that_fails_or_takes_long_is_told(tmp_path: Path) -> None:
+    """With what it printed last; the file is written all the same."""
+    (tmp_path / "bench.py").write_text("raise SystemExit('no data here')\n")
+    (tmp_path / "model.sif").touch()
+    done = envcompare("init", cwd=tmp_path)
+    assert "plain: failed with exit code 1: no data here" in done.stderr
+    assert read_settings(tmp_path / FILE).envs == ("plain=vm", "sif=singularity:model.sif")
+    (tmp_path / FILE).unlink()
+    (tmp_path / "bench.py").write_text("import time; time.sleep(60)\n")
+    done = envcompare("init", "--try-s", "1", cwd=tmp_path)
+    assert "plain: runs for more than 1 s" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ((), "no program is in"),
+        (("a.py", "b.py"), "several programs are in"),
+    ],
+)
+def test_folder_without_one_program_is_refused(
+    tmp_path: Path, files: tuple[str, ...], why: str
+) -> None:
+    """And nothing is written."""
+    for name in files:
+        (tmp_path / name).write_text("if __name__ == '__main__':\n    pass\n")
+    (tmp_path / "library.py").write_text("x = 1\n")
+    done = envcompare("init", cwd=tmp_path)
+    assert done.returncode == 2
+    assert why in done.stderr
+    assert "envcompare init train.py" in done.stderr
+    assert not (tmp_path / FILE).exists()
+    if files:
+        assert envcompare("init", "a.py", "--try-s", "0", cwd=tmp_path).returncode == 0
+
+
+def test_completions_are_written_where_a_shell_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They ask envcompare itself."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    done = envcompare("--install-completion", "bash", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    path = tmp_path / "bash-completion" / "completions" / "envcompare"
+    assert "_ENVCOMPARE_COMPLETE=bash_complete" in path.read_text()
+    assert str(path) in done.stdout
+
+
+def test_default_arms_are_those_that_are_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left out is named; what the user asks for stays."""
+    program = tmp_path / "docker"
+    program.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    flags, said = usable_defaults(Settings(), Settings())
+    assert flags.envs == ("vm", "docker")
+    assert said == "arms: vm ✓, docker ✓, singularity – not installed"
+    for asked in (Settings(envs=("vm", "singularity")), Settings(hosts=("gpu01",))):
+        assert usable_defaults(asked, Settings()) == (asked, "")
+    program.unlink()
+    assert usable_defaults(Settings(), Settings()) == (Settings(), "")
