@@ -13,6 +13,7 @@ extensions = ["myst_parser", "sphinx_click"]
 root_doc = "README"
 include_patterns = [
     "*.md",
+    "docs/*.md",
     "docs/**/*.md",
     "docs/commands.rst",
     "benchmarks/README.md",
@@ -35,7 +36,13 @@ def _add_contents(_: Sphinx, name: str, source: list[str]) -> None:
         source[0] += CONTENTS
 
 
+def _escape_asterisks(_: Sphinx, __: object, lines: list[str]) -> None:
+    """Keep the asterisks of examples, which are no emphasis."""
+    lines[:] = [line.replace("*", r"\*") for line in lines]
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register what changes the sources."""
     app.connect("source-read", _add_contents)
+    app.connect("sphinx-click-process-description", _escape_asterisks)
     return {"parallel_read_safe": True}

@@ -43,7 +43,7 @@ def list_runs(parent: Path) -> None:
         print_lines([f"no runs in {visible(str(parent))}"])
         return
     rows = tuple(_row(path, RunFolder(path)) for path in paths)
-    heads = (Column(head=head) for head in ("run", "state", "arms", "answer"))
+    heads = (Column(head=head) for head in ("run", "state", "reference", "answer"))
     show([Table(label="Runs", columns=tuple(heads), rows=rows)])
 
 
@@ -54,9 +54,9 @@ def _row(path: Path, folder: RunFolder) -> Row:
 
     cells: tuple[Words, ...]
     try:
-        arms = [visible(arm.id) for arm in folder.read_run().arms if not arm.is_control]
-        answers = [one.badge for one in headlines(compare_run(folder))]
-        cells = (_STATES[status_of(folder).state], ", ".join(arms), "; ".join(answers))
+        run = compare_run(folder)
+        answers = [f"{one.arm} {one.badge}" for one in headlines(run)]
+        cells = (_STATES[status_of(folder).state], visible(run.reference_arm), "; ".join(answers))
     except EnvcompareError as error:  # of another version, or damaged
         cells = ("cannot be read", "", one_line(error.brief, most=_LONGEST))
     return Row(cells=(visible(path.name), *cells))
