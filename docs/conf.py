@@ -22,7 +22,8 @@ include_patterns = [
 ]
 exclude_patterns = [".*", "build", "tests", "results/*/**"]
 myst_heading_anchors = 4
-# Links to folders and scripts, which lead somewhere on GitHub alone; a test follows each of them.
+# Links to folders and scripts, which lead somewhere on GitHub alone: test_documentation.py follows
+# all links and anchors.
 suppress_warnings = ["myst.xref_missing", "toc.not_included"]
 html_theme = "furo"
 html_title = "envcompare"

@@ -321,9 +321,13 @@ def _tell_sessions(job: Job, planned: int) -> None:
 @click.option("--yes", is_flag=True, help="Accept more than 200 cells.")
 def plan(*, yes: bool, **values: Any) -> None:  # noqa: ANN401
     """Print the resolved experiment with its cells, arms and first orders; run nothing."""
-    from envcompare.cli.planning import plan_lines, planned
+    from envcompare.cli.planning import plan_lines, planned, usable_defaults
 
-    experiment, plan, _ = planned(*settings_of(values), accept_many=yes)
+    flags, file = settings_of(values)
+    flags, left_out = usable_defaults(flags, file)
+    experiment, plan, _ = planned(flags, file, accept_many=yes)
+    if left_out:
+        print_lines([left_out])
     print_lines(plan_lines(experiment, plan))
 
 

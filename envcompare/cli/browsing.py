@@ -11,6 +11,7 @@ import click
 from envcompare.cli.reading import PATH
 from envcompare.console import print_lines
 from envcompare.errors import ConfigError, EnvcompareError, RunFolderError
+from envcompare.run_folder import owner_of
 from envcompare.text import one_line, visible
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 _PORT: Final = 8642
 _LONGEST: Final = 60  # characters
-_STATES: Final = {"going-on": "being measured", "ended": "ended", "interrupted": "interrupted"}
 
 
 @click.command("ls")
@@ -48,7 +48,7 @@ def list_runs(parent: Path) -> None:
 
 
 def _row(path: Path, folder: RunFolder) -> Row:
-    from envcompare.analysis.compare import compare_run, status_of
+    from envcompare.analysis.compare import compare_run
     from envcompare.report import Row
     from envcompare.report.wording.headlines import headlines
 
@@ -56,7 +56,9 @@ def _row(path: Path, folder: RunFolder) -> Row:
     try:
         run = compare_run(folder)
         answers = [f"{one.arm} {one.badge}" for one in headlines(run)]
-        cells = (_STATES[status_of(folder).state], visible(run.reference_arm), "; ".join(answers))
+        ended = "ended" if run.is_complete else "interrupted"
+        state = ended if owner_of(path) is None else "being measured"
+        cells = (state, visible(run.reference_arm), "; ".join(answers))
     except EnvcompareError as error:  # of another version, or damaged
         cells = ("cannot be read", "", one_line(error.brief, most=_LONGEST))
     return Row(cells=(visible(path.name), *cells))
@@ -75,15 +77,15 @@ def _row(path: Path, folder: RunFolder) -> Row:
 def view(run_folder: Path, *, port: int, is_opened: bool) -> None:
     """Serve a run's page and files to a browser on this machine, until Ctrl-C.
 
-    Of a run that is being measured, each request draws the page anew. Over SSH, forward the port:
-    ssh -L 8642:127.0.0.1:8642 HOST
+    The printed address is secret. While a run is being measured, the page is redrawn. Over SSH,
+    forward the port: ssh -L 8642:127.0.0.1:8642 HOST
     """
-    from envcompare.cli.serving import LOCAL_ADDRESS, run_server
+    from envcompare.cli.serving import RunServer
     from envcompare.run_folder.results import RunFolder
 
     folder = RunFolder.open(run_folder)
     try:
-        server = run_server(folder, port)
+        server = RunServer(folder, port)
     except OSError as error:
         if error.errno not in {errno.EADDRINUSE, errno.EACCES}:
             raise
@@ -93,9 +95,8 @@ def view(run_folder: Path, *, port: int, is_opened: bool) -> None:
             hint="envcompare view RUN --port 0",
         ) from error
     with server:
-        address = f"http://{LOCAL_ADDRESS}:{server.server_port}/"
-        print_lines([f"{address} (Ctrl-C ends)"])
-        if is_opened and click.launch(address):
+        print_lines([f"{server.address} (Ctrl-C ends)"])
+        if is_opened and click.launch(server.address):
             print_lines(["the page was not opened: no program to open it was found"])
         try:
             server.serve_forever()

@@ -99,7 +99,7 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None: 
     two labels and `--cidfile` to `docker run` and `podman run`; `--lockstep` also adds a probe: two
     mounts, and PYTHONPATH. 'fast=python train.py' names a line. By default, differences below 5 %
     count as equal, and the budget is 600 s. Exit 3: a line cannot be run. 4: a line failed. 6: the
-    lines do different work. 7: a line is undecided, or no cause is proven of a run.
+    lines do different work. 7: a line is undecided, or no cause of a run's difference is proven.
     """
     if len(lines) == 1 and os.path.isfile(os.path.join(lines[0], "run.json")):  # noqa: PTH113, PTH118 — False for a long line
         sys.exit(_explained(Path(lines[0]), values, display))
@@ -128,9 +128,9 @@ def _explained(run: Path, values: dict[str, Any], display: Display) -> int:
 
     given = {name for name, value in values.items() if value not in (None, (), False)}
     if others := given - {"comparison", "prove", "budget", "quiet_gate"}:
-        flags = ", ".join(sorted(_flag(name) for name in others))
+        flags = ", ".join(sorted(_flag(name, values[name]) for name in others))
         raise ConfigError(
-            f"{flags}: for command lines, and {run} is a run",
+            f"{flags} applies to command lines, but {run} is a run folder",
             hint="with a run, only --comparison, --budget and --no-quiet-gate can be given",
         )
     folder = RunFolder.open(run)
@@ -147,9 +147,10 @@ def _explained(run: Path, values: dict[str, Any], display: Display) -> int:
     return 0 if outcome in _PROVEN else _UNDECIDED
 
 
-def _flag(name: str) -> str:
+def _flag(name: str, value: object) -> str:
     """Return a flag as it is typed."""
-    return "--" + {"measures": "measure", "preset": "quick"}.get(name, name).replace("_", "-")
+    names = {"measures": "measure", "preset": str(value)}
+    return "--" + names.get(name, name).replace("_", "-")
 
 
 def _proven(

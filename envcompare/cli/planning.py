@@ -63,7 +63,8 @@ def usable_defaults(flags: Settings, file: Settings) -> tuple[Settings, str]:
 
     What the user named stays, and so does everything on other hosts.
     """
-    if any(each.envs or each.hosts or each.allocation for each in (flags, file)):
+    named = ("envs", "hosts", "allocation", "reference", "docker_options")
+    if any(getattr(each, name) for each in (flags, file) for name in named):
         return flags, ""
     programs = {
         name: traits.programs or tuple(traits.limit_command.split()[:1])

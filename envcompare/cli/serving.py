@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import mimetypes
+import secrets
+import threading
+import time
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,65 +12,91 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from envcompare.analysis.compare import compare_run, status_of
+from envcompare.analysis.compare import compare_run
+from envcompare.errors import EnvcompareError
 from envcompare.report.page import render
+from envcompare.run_folder import owner_of
 from envcompare.run_folder.results import RunFolder
 
 LOCAL_ADDRESS: Final = "127.0.0.1"
 _PAGE: Final = "report.html"
-_TEXT: Final = "text/plain; charset=utf-8"
-_TEXTS: Final = frozenset({"", ".json", ".jsonl", ".log", ".csv", ".md", ".toml", ".xml"})
+_HTML, _TEXT, _BYTES = "text/html", "text/plain; charset=utf-8", "application/octet-stream"
+_TEXTS: Final = frozenset({"", ".json", ".jsonl", ".log", ".csv", ".md", ".toml", ".xml", ".html"})
+_FRESH_S: Final = 5.0
 
 
-def run_server(folder: RunFolder, port: int) -> ThreadingHTTPServer:
-    """Return a server that listens on this machine alone; raises OSError if the port is taken."""
-    return ThreadingHTTPServer((LOCAL_ADDRESS, port), partial(_Handler, folder))
+class RunServer(ThreadingHTTPServer):
+    """Serves a run below a secret path, so that other users of this machine cannot read it.
+
+    The page is always drawn here: one that came with a run from elsewhere is not trusted.
+    """
+
+    def __init__(self, folder: RunFolder, port: int) -> None:
+        """Listen on this machine alone; raises OSError if the port is taken."""
+        super().__init__((LOCAL_ADDRESS, port), partial(_Handler, self))
+        self.folder = folder
+        self.secret = secrets.token_urlsafe(16)
+        self._drawing = threading.Lock()
+        self._page = b""
+        self._until_s = 0.0
+
+    @property
+    def address(self) -> str:
+        """Return where the page is."""
+        return f"http://{LOCAL_ADDRESS}:{self.server_port}/{self.secret}/"
+
+    def page(self) -> bytes:
+        """Return the page, which is drawn again while the run is being measured."""
+        with self._drawing:
+            if time.monotonic() > self._until_s:
+                names = tuple(name for name in self.folder.file_names() if name != _PAGE)
+                self._page = render(compare_run(self.folder), files=names).encode()
+                is_changing = owner_of(self.folder.path) is not None
+                self._until_s = time.monotonic() + _FRESH_S if is_changing else float("inf")
+            return self._page
+
+    def file(self, name: str) -> bytes | None:
+        """Return a file inside the run's folder; None for anything else."""
+        root = self.folder.path.resolve()
+        path = (root / name).resolve()
+        return path.read_bytes() if path.is_relative_to(root) and path.is_file() else None
 
 
 class _Handler(BaseHTTPRequestHandler):
     """Answers GET with the page or a file of the run; changes nothing."""
 
-    def __init__(self, folder: RunFolder, *args: object) -> None:
-        self._folder = folder
+    def __init__(self, run: RunServer, *args: object) -> None:
+        self._run = run
         super().__init__(*args)  # type: ignore[arg-type]  # as socketserver gives them
 
     def do_GET(self) -> None:
         """Send the page, or a file of the run's folder."""
-        host = self.headers.get("Host", "").rpartition(":")[0]
-        if host not in {
-            LOCAL_ADDRESS,
-            "localhost",
-        }:  # a page elsewhere must not read it by its own name
-            self.send_error(HTTPStatus.FORBIDDEN)
-            return
-        name = unquote(urlsplit(self.path).path).lstrip("/") or _PAGE
-        content = self._drawn() if name == _PAGE else self._file(name)
-        if content is None:
-            self.send_error(HTTPStatus.NOT_FOUND)
-            return
-        suffix = Path(name).suffix
-        kind = _TEXT if suffix in _TEXTS else mimetypes.guess_type(name)[0]
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", kind or "application/octet-stream")
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.end_headers()
-        self.wfile.write(content)
+        _, secret, name = [*unquote(urlsplit(self.path).path).split("/", 2), "", ""][:3]
+        try:
+            # a page elsewhere must not read it by a name of its own
+            host = self.headers.get("Host", "").partition(":")[0]
+            is_known = secrets.compare_digest(secret.encode(), self._run.secret.encode())
+            is_allowed = host in {LOCAL_ADDRESS, "localhost"} and is_known
+            is_page = name in {"", _PAGE}
+            content = self._content(name, is_page=is_page) if is_allowed else None
+            if content is None:
+                self.send_error(HTTPStatus.NOT_FOUND)
+                return
+            kind = _TEXT if Path(name).suffix in _TEXTS else _BYTES
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", _HTML if is_page else kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.end_headers()
+            self.wfile.write(content)
+        except EnvcompareError as error:
+            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, explain=error.brief)
+        except (OSError, ValueError):  # the browser is gone, or no file can have that name
+            self.close_connection = True
 
-    def _drawn(self) -> bytes | None:
-        """Return the page; of a run that is being measured, or has none yet, a new one."""
-        page = self._folder.path / _PAGE
-        if page.is_file() and status_of(self._folder).state != "going-on":
-            return page.read_bytes()
-        names = tuple(name for name in self._folder.file_names() if name != _PAGE)
-        return render(compare_run(self._folder), files=names).encode()
-
-    def _file(self, name: str) -> bytes | None:
-        """Return a file inside the run's folder; None for anything else."""
-        root = self._folder.path.resolve()
-        path = (root / name).resolve()
-        return path.read_bytes() if path.is_relative_to(root) and path.is_file() else None
+    def _content(self, name: str, *, is_page: bool) -> bytes | None:
+        return self._run.page() if is_page else self._run.file(name)
 
     def log_message(self, *args: object) -> None:
         """Print nothing for each request."""

@@ -46,6 +46,11 @@ class Suggestion:
     arm: str
     before: str = ""  # a command that makes the image
 
+    @property
+    def needs_daemon(self) -> bool:
+        """Return whether Docker's daemon starts it."""
+        return self.line.startswith("docker ")
+
 
 @click.command()
 @click.argument(
@@ -61,11 +66,13 @@ class Suggestion:
 )
 @click.pass_obj
 def init(display: Display, /, *, program: Path | None, try_s: float) -> None:
-    """Write envcompare.toml for the program in this folder, and print two lines for `why`.
+    """Write envcompare.toml for the program in this folder, and print lines for `why`.
 
-    PROGRAM is a Python file; without it, train.py, main.py or the only program in the folder. A
-    Dockerfile, an image (SIF), a definition file and a Slurm script are found. Nothing is
-    overwritten.
+    It also runs each line once, for 20 s at most; --try-s 0 runs none.
+
+    PROGRAM is a Python file of the folder; without it, train.py, main.py or the only program. A
+    Dockerfile, a SIF, a definition file and a Slurm script are found. An existing envcompare.toml
+    is never overwritten.
     """
     folder = Path.cwd()
     if FILE.exists():
@@ -73,18 +80,20 @@ def init(display: Display, /, *, program: Path | None, try_s: float) -> None:
             f"{FILE} exists already",
             hint=f"rename it, or see what it means: envcompare plan --config {FILE}",
         )
-    found = program or program_in(folder)
-    if not found.is_file():
-        raise ConfigError(f"there is no file {found}", hint="envcompare init train.py")
-    ways = suggestions(folder, found)
+    script = program or program_in(folder)
+    is_inside = (folder / script).resolve().is_relative_to(folder.resolve())
+    if not (script.is_file() and is_inside) or script.is_absolute():
+        raise ConfigError(f"there is no file {script} in {folder}", hint="envcompare init train.py")
+    ways = suggestions(folder, script)
     try:
-        FILE.write_text(file_text(ways, found, folder), encoding="utf-8")
+        FILE.write_text(file_text(ways, script, folder), encoding="utf-8")
     except OSError as error:
         raise RunFolderError(f"{FILE} cannot be written", details=str(error)) from error
     print_lines([f"{FILE} is written: envcompare plan shows what it means", *_lines(ways)])
     if try_s:
         for way in ways:
-            display.say(f"{way.name}: {_tried(way, limit_s=try_s)}")
+            display.say(f"running {way.name}")
+            print_lines([f"{way.name}: {_try_line(way, limit_s=try_s)}"])
 
 
 def program_in(folder: Path) -> Path:
@@ -110,13 +119,15 @@ def suggestions(folder: Path, program: Path) -> list[Suggestion]:
     venv = next((name for name in _VENVS if (folder / name / "bin" / "python").exists()), "")
     python = f"{venv}/bin/python" if venv else "python3"
     ways = [Suggestion(name="plain", line=f"{python} {words}", arm="plain=vm")]
-    inside = f'-v "$PWD":/w -w /w {{}} python3 {words}'
+    has_gpu = shutil.which("nvidia-smi") is not None
+    given = "--gpus all " * has_gpu
+    inside = f'{given}-v "$PWD":/w -w /w {{}} python3 {words}'
+    engine = next((name for name in ("docker", "podman") if shutil.which(name)), "docker")
     dockerfile = next(
         (name for name in ("Dockerfile", "Containerfile") if (folder / name).is_file()), ""
     )
     if dockerfile:
         tag = f"{_TAG.sub('-', folder.name.lower()).strip('-._') or 'app'}:test"
-        engine = "docker" if shutil.which("docker") or not shutil.which("podman") else "podman"
         ways.append(
             Suggestion(
                 name="image",
@@ -125,21 +136,21 @@ def suggestions(folder: Path, program: Path) -> list[Suggestion]:
                 before=f"{engine} build --tag {tag} --file {dockerfile} .",
             )
         )
-    ways += _packed(folder, words)
+    ways += _sif_suggestions(folder, "--nv " * has_gpu, words)
     if len(ways) == 1:
         image = "python:3-slim"
         ways.append(
             Suggestion(
                 name="image",
-                line=f"docker run --rm {inside.format(image)}",
-                arm=f"image=docker:{image}",
-                before=f"docker pull {image}",
+                line=f"{engine} run --rm {inside.format(image)}",
+                arm=f"image={engine}:{image}",
+                before=f"{engine} pull {image}",
             )
         )
     return ways
 
 
-def _packed(folder: Path, words: str) -> Iterator[Suggestion]:
+def _sif_suggestions(folder: Path, given: str, words: str) -> Iterator[Suggestion]:
     """Yield the way through a SIF, or through one that a definition file makes."""
     sifs, definitions = (sorted(folder.glob(pattern)) for pattern in ("*.sif", "*.def"))
     if not (sifs or definitions):
@@ -149,7 +160,7 @@ def _packed(folder: Path, words: str) -> Iterator[Suggestion]:
     build = "" if sifs else f"{engine} build {shlex.quote(name)} {shlex.quote(definitions[0].name)}"
     yield Suggestion(
         name="sif",
-        line=f"{engine} exec {shlex.quote(name)} python3 {words}",
+        line=f"{engine} exec {given}{shlex.quote(name)} python3 {words}",
         arm=f"sif=singularity:{name}",
         before=build,
     )
@@ -173,19 +184,31 @@ def file_text(ways: Iterable[Suggestion], program: Path, folder: Path) -> str:
         "# The first arm is the reference. Whole processes are timed: keep the work short,",
         "# such as one epoch. A difference below `margin` percent counts as equal.",
         *(["# Make these first:", *builds] if builds else []),
-        *_allocation(folder),
+        *_activation(every),
+        *_allocation(folder, [way.arm for way in every if not way.needs_daemon]),
         "",
     ]
     return "\n".join(comments) + settings_toml(settings)
 
 
-def _allocation(folder: Path) -> list[str]:
-    """Return how to measure on a node, if the folder has a Slurm script."""
+def _activation(ways: list[Suggestion]) -> list[str]:
+    """Return how `plain` finds the packages of a virtual environment: `python3` is that of PATH."""
+    folder, is_venv, _ = ways[0].line.partition("/bin/python ")
+    return [f"# First activate the environment: . {folder}/bin/activate"] * bool(is_venv)
+
+
+def _allocation(folder: Path, arms: list[str]) -> list[str]:
+    """Return how to measure on a node, if the folder has a Slurm script.
+
+    `arms` are those that need no daemon, which a scheduler's job cannot hold.
+    """
+    if len(arms) == 1:
+        return []
     for path in sorted(folder.iterdir()):
         given = dict(_SBATCH.findall(_text(path))) if path.suffix in _SCRIPTS else {}
         if given:
             asked = ",".join(f"{key}={value}" for key, value in given.items())
-            command = f"#   envcompare run --allocation slurm:{asked}"
+            command = f"#   envcompare run --envs {','.join(arms)} --allocation slurm:{asked}"
             return [f"# On a node, as {path.name} asks:", command]
     return []
 
@@ -200,7 +223,7 @@ def _lines(ways: list[Suggestion]) -> list[str]:
     ]
 
 
-def _tried(way: Suggestion, *, limit_s: float) -> str:
+def _try_line(way: Suggestion, *, limit_s: float) -> str:
     """Run a line once; return how that ended."""
     if way.before:
         return f"not tried: first {way.before}"

@@ -150,6 +150,8 @@ class Search:
             return change
         try:
             settings = self.files.settings_that_differ()
+        except InterruptedRunError:
+            raise
         except EnvcompareError:
             return change
         return replace(change, what=f"settings of the image: {settings}") if settings else change

@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import re
+import shlex
 import shutil
 import tarfile
 import threading
@@ -73,9 +74,12 @@ class ImageFiles:
         """
         if self.paths is not None:
             return self.paths
+        until_s = time.monotonic() + limit_s
         try:
-            self.paths = self._read(time.monotonic() + limit_s)
-        except OSError as error:
+            self.paths = self._read(until_s)
+        except (OSError, tarfile.TarError) as error:
+            if time.monotonic() >= until_s:
+                raise CommandTimeoutError("reading the images takes too long") from error
             raise StackError("the images cannot be compared", details=str(error)) from error
         return self.paths
 
@@ -130,7 +134,7 @@ class ImageFiles:
         what = [f"{_named(taken)} as in {self.fast}"] * bool(taken)
         what += [f"{_named(removed)} removed"] * bool(removed)
         fixes = [_copied(self.fast, taken)] * bool(taken)
-        fixes += [f"RUN rm -r {_named(removed)}"] * bool(removed)
+        fixes += [_left_out(removed)] * bool(removed)
         return Change(
             key=FILES,
             what=", ".join(what),
@@ -155,14 +159,14 @@ class ImageFiles:
         names = {path[1:] for path in paths if path not in self._removed}
         names |= {parent for name in names for parent in _above(name)}
         is_podman = self.client[-1] == "podman"
-        with self._container(*self._removing(removed)) as one:
+        with self._container(*self._removing(removed)) as container:
             if removed:
-                self._ask("start", "--attach", one, limit_s=limit_s)
+                self._ask("start", "--attach", container, limit_s=limit_s)
             if names:
-                copied = ("cp", *["--archive=false"] * is_podman, "-", f"{one}:/")
+                copied = ("cp", *["--archive=false"] * is_podman, "-", f"{container}:/")
                 self._ask(*copied, limit_s=limit_s, feed=partial(self._pack, names))
             form = ("--format", "docker") * is_podman
-            made = self._ask("commit", *form, *self._instructions(), one, limit_s=limit_s)
+            made = self._ask("commit", *form, *self._instructions(), container, limit_s=limit_s)
         image = made.split()[-1].removeprefix("sha256:")[:_ID_LENGTH]
         self._require_settings(image)
         return image
@@ -359,6 +363,13 @@ def _named(paths: Sequence[str]) -> str:
     if len(paths) <= _MOST_NAMED:
         return visible(" ".join(paths))
     return visible(f"{os.path.commonpath(paths)} ({len(paths)} files)")
+
+
+def _left_out(paths: Sequence[str]) -> str:
+    """Return the instruction of a Dockerfile that removes paths, or of many what to remove."""
+    if len(paths) > _MOST_NAMED:
+        return f"remove {_named(paths)}"
+    return visible(f"RUN rm -r {shlex.join(paths)}")
 
 
 def _copied(image: str, paths: Sequence[str]) -> str:

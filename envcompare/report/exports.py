@@ -24,7 +24,7 @@ from envcompare.text import counted, visible
 
 FORMULAS: Final = ("=", "+", "-", "@", "\t", "'")
 """Characters that start a formula in a spreadsheet, and the apostrophe that prevents it."""
-_PLACE: Final = ("host", "workload", "arm", "reference_arm")
+_PLACE: Final = ("host", "workload", "parameters", "arm")
 _ANSWER: Final = (*_PLACE, "outcome", "ratio", "ratio_low", "ratio_high")
 _QUANTITY: Final = (*_PLACE, "metric", "value", "value_unit", "ratio")
 
@@ -46,7 +46,8 @@ def csv_text(run: RunComparison, *, is_whole: bool = True) -> str:
             frame[name] = frame[name].map({True: "true", False: "false"})
     if not is_whole and is_timed(run):
         decides = frame["is_primary"].eq("true") | frame["metric"].isna()
-        frame = frame.loc[decides & frame["outcome"].notna(), list(_ANSWER)]
+        is_answer = decides & frame["outcome"].notna() & frame["is_control"].ne("true")
+        frame = frame.loc[is_answer, list(_ANSWER)]
     elif not is_whole:
         frame = frame[list(_QUANTITY)]
     text: str = frame.to_csv(index=False, lineterminator="\r\n")

@@ -26,8 +26,11 @@ CLOSES = (
     "            except OSError: pass\n"
     "        return 0.0\n"
 )
-# A stand-in for GitHub's client: it keeps what it was asked, and knows no earlier comment.
-GH = '#!/bin/sh\nprintf "%s\\n" "$@" >>"$RUNNER_TEMP/gh"\n'
+# A stand-in for GitHub's client: it keeps what it was asked, and knows the comment in a file.
+GH = (
+    '#!/bin/sh\nprintf "%s\\n" "$@" >>"$RUNNER_TEMP/gh"\n'
+    'case $* in *--paginate*) cat "$RUNNER_TEMP/comments" ;; esac\n'
+)
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -93,10 +96,17 @@ def test_gate_fails_for_an_image_that_is_slower(tmp_path: Path) -> None:
     assert (tmp_path / "summary").read_text().startswith("**FAIL** 1 gate hit: unproven:5%")
     assert (Path(folder) / "gates.xml").read_text().count("<failure ") == 1
     places = {"COMMENTS": "repos/me/app/issues/7/comments", "ONE": "repos/me/app/issues/comments"}
-    assert runner.step("Comment", GH_TOKEN="x", **places).returncode == 0
-    asked = (tmp_path / "gh").read_text().splitlines()
-    assert asked[-4:] == ["POST", places["COMMENTS"], "--field", f"body=@{tmp_path}/comment.md"]
-    assert (tmp_path / "comment.md").read_text().startswith("<!-- envcompare -->\n**FAIL**")
+    given = {"GH_TOKEN": "x", "NAME": "gate", **places}
+    body = f"body=@{tmp_path}/comment.md"
+    for known, request in (
+        ("", ["POST", places["COMMENTS"]]),
+        ("9\n8\n", ["PATCH", f"{places['ONE']}/9"]),
+    ):
+        (tmp_path / "comments").write_text(known)
+        assert runner.step("Comment", **given).returncode == 0
+        asked = (tmp_path / "gh").read_text().splitlines()
+        assert asked[-4:] == [*request, "--field", body]
+    assert (tmp_path / "comment.md").read_text().startswith("<!-- gate -->\n**FAIL**")
     assert runner.step("Fail if a gate is hit", CODE=runner.outputs["exit-code"]).returncode == 1
 
 

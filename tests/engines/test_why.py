@@ -287,7 +287,7 @@ class TestInContainers:
             (*explain, "--margin", "3"), cwd=tmp_path, capture_output=True, check=False
         )
         assert wrong.returncode == 2
-        assert b"--margin: for command lines" in wrong.stderr
+        assert b"--margin applies to command lines" in wrong.stderr
 
     def test_engine_reports_what_it_made_of_the_line(self, tmp_path: Path) -> None:
         """Facts are those of the process in the container, not of its client."""

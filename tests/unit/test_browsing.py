@@ -12,20 +12,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from commandline import envcompare
 
 RUNS = Path(__file__).resolve().parents[1] / "data" / "runs"
 
 
 @contextmanager
-def served(run: Path, *options: str) -> Iterator[int]:
-    """Serve a run at a free port, and end that as Ctrl-C does."""
-    words = [sys.executable, "-m", "envcompare", "view", str(run), "--port", "0", *options]
+def served(run: Path) -> Iterator[tuple[int, str]]:
+    """Serve a run at a free port, and end that as Ctrl-C does; give the port and the secret."""
+    words = [sys.executable, "-m", "envcompare", "view", str(run), "--port", "0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         try:
-            yield int(line.rpartition(":")[2].partition("/")[0])
+            port, secret = line.split()[0].removeprefix("http://127.0.0.1:").split("/")[:2]
+            yield int(port), secret
         finally:
             process.send_signal(signal.SIGINT)
             assert process.wait(timeout=30) == 0
@@ -47,16 +49,24 @@ def test_page_and_files_of_a_run_are_served_to_this_machine_alone(tmp_path: Path
     run = shutil.copytree(RUNS / "1x1x1", tmp_path / "run")
     (tmp_path / "secret").write_text("x")
     (run / "out").symlink_to(tmp_path / "secret")
-    with served(run) as port:
-        status, kind, content = answer(port, "/")
+    (run / "report.html").write_text("<script>alert(1)</script>")
+    (run / "x.svg").write_text("<svg/>")
+    with served(run) as (port, secret):
+        status, kind, content = answer(port, f"/{secret}/")
         assert (status, kind) == (200, "text/html")
-        assert b"What" in content
-        status, kind, content = answer(port, "/run.json")
+        assert b"envcompare report" in content
+        assert b"alert(1)" not in content
+        status, kind, content = answer(port, f"/{secret}/run.json")
         assert (status, kind) == (200, "text/plain; charset=utf-8")
         assert content == (run / "run.json").read_bytes()
-        for path in ("/../secret", "/%2e%2e/secret", "/out", "/logs", "/none"):
+        assert answer(port, f"/{secret}/x.svg")[1] == "application/octet-stream"
+        for name in ("../secret", "%2e%2e/secret", "out", "logs", "none"):
+            assert answer(port, f"/{secret}/{name}")[0] == 404, name
+        for path in ("/", "/run.json", "/wrong/run.json", "/wrong/"):
             assert answer(port, path)[0] == 404, path
-        assert answer(port, "/", Host="evil.test:80")[0] == 403
+        assert answer(port, f"/{secret}/", Host="evil.test:80")[0] == 404
+        with pytest.raises(http.client.RemoteDisconnected):
+            answer(port, f"/{secret}/%00")
 
 
 def test_port_that_is_taken_is_named(tmp_path: Path) -> None:
@@ -81,7 +91,7 @@ def test_runs_of_a_folder_are_listed(tmp_path: Path) -> None:
     head, first, second = (words for words in lines if words[0].startswith(("run", "2026")))
     assert head == ["run", "state", "reference", "answer"]
     assert first[:4] == ["20260102-000000-bbbb", "cannot", "be", "read"]
-    assert second[:2] == ["20260101-000000-aaaa", "ended"]
+    assert second[:4] == ["20260101-000000-aaaa", "ended", "vm", "docker"]
     empty = envcompare("ls", str(tmp_path / "20260102-000000-bbbb"), cwd=tmp_path)
     assert "no runs in" in empty.stdout
     missing = envcompare("ls", str(tmp_path / "none"), cwd=tmp_path)

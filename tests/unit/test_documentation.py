@@ -18,6 +18,8 @@ PAGES = [
     ROOT / "README.md",
     *ROOT.glob("CONTRIBUTING.md"),
     ROOT / "SECURITY.md",
+    ROOT / "CHANGELOG.md",
+    *(ROOT / folder / "README.md" for folder in ("benchmarks", "results", "workloads")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
@@ -26,6 +28,17 @@ GPU_ROW = re.compile(
     re.MULTILINE,
 )
 FENCE = re.compile(r"^```(?:sh|yaml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+ANCHORED = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = HEADING.findall(page.read_text("utf-8"))
+    plain = (re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", one).lower() for one in headings)
+    return {re.sub(r"[^\w\- ]", "", one).replace(" ", "-") for one in plain}
 
 
 def names(pages: list[Path]) -> list[str]:
@@ -46,6 +59,13 @@ def test_links_lead_to_files_that_are_there(page: Path) -> None:
     """A link of a document to another file of the checkout names one that is there."""
     links = [link for link in LINK.findall(page.read_text("utf-8")) if "://" not in link]
     assert [link for link in links if not (page.parent / link).exists()] == []
+    anchored = [one for one in ANCHORED.findall(page.read_text("utf-8")) if "://" not in one[0]]
+    lost = [
+        (link, anchor)
+        for link, anchor in anchored
+        if anchor not in anchors(page.parent / link if link else page)
+    ]
+    assert lost == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names(PAGES))

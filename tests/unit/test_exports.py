@@ -241,8 +241,10 @@ def test_usual_csv_has_eight_columns_and_a_row_for_each_comparison() -> None:
     run = example()
     rows = list(csv.DictReader(io.StringIO(csv_text(run, is_whole=False), newline="")))
     assert list(rows[0]) == [
-        *("host", "workload", "arm", "reference_arm"),
+        *("host", "workload", "parameters", "arm"),
         *("outcome", "ratio", "ratio_low", "ratio_high"),
     ]
-    assert len(rows) == len(run.comparisons)
-    assert [row["outcome"] for row in rows] == [one.outcome for one in run.comparisons]
+    compared = [one for one in run.comparisons if not one.is_control]
+    assert len(compared) < len(run.comparisons)
+    assert [row["outcome"] for row in rows] == [one.outcome for one in compared]
+    assert len({tuple(row.values())[:4] for row in rows}) == len(rows)

@@ -16,27 +16,38 @@ from envcompare.config.settings import Settings
 SLURM = "#!/bin/sh\n#SBATCH --partition=gpu\n#SBATCH --gres gpu:a100:1\n#SBATCH --mem=4G\nsrun x\n"
 
 
-def test_folder_with_a_dockerfile_gets_a_file_and_two_lines(tmp_path: Path) -> None:
+def test_folder_with_a_dockerfile_gets_a_file_and_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The file can be planned, and each line is run once if nothing must be made before."""
     folder = tmp_path / "My App"
     folder.mkdir()
     (folder / "train.py").write_text("print('trained')\n")
     (folder / "Dockerfile").write_text("FROM python:3.12-slim\n")
     (folder / "job.sh").write_text(SLURM)
+    (folder / "my.sif").touch()
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("docker", "apptainer"):
+        (programs / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     done = envcompare("init", cwd=folder)
     assert done.returncode == 0, done.stderr
     text = (folder / FILE).read_text()
     assert "#   docker build --tag my-app:test --file Dockerfile ." in text
-    assert "#   envcompare run --allocation slurm:partition=gpu,gres=gpu:a100:1\n" in text
+    on_a_node = "#   envcompare run --envs plain=vm,sif=singularity:my.sif --allocation slurm:"
+    assert f"{on_a_node}partition=gpu,gres=gpu:a100:1\n" in text
     settings = read_settings(folder / FILE)
-    assert settings.envs == ("plain=vm", "image=docker:my-app:test")
+    arms = ("plain=vm", "image=docker:my-app:test", "sif=singularity:my.sif")
+    assert settings.envs == arms
     (line,) = [one for one in done.stdout.splitlines() if "envcompare why" in one]
     assert shlex.split(line)[2:] == [
         "python3 train.py",
         'docker run --rm -v "$PWD":/w -w /w my-app:test python3 train.py',
+        "apptainer exec my.sif python3 train.py",
     ]
-    assert "plain: ran in " in done.stderr
-    assert "image: not tried: first docker build --tag my-app:test" in done.stderr
+    assert "plain: ran in " in done.stdout
+    assert "image: not tried: first docker build --tag my-app:test" in done.stdout
     planned = envcompare("plan", cwd=folder)
     assert planned.returncode == 0, planned.stderr
     again = envcompare("init", cwd=folder)
@@ -45,17 +56,18 @@ def test_folder_with_a_dockerfile_gets_a_file_and_two_lines(tmp_path: Path) -> N
     assert (folder / FILE).read_text() == text
 
 
-def test_program_that_fails_or_takes_long_is_told(tmp_path: Path) -> None:
+def test_program_that_fails_or_takes_long_is_reported(tmp_path: Path) -> None:
     """With what it printed last; the file is written all the same."""
     (tmp_path / "bench.py").write_text("raise SystemExit('no data here')\n")
     (tmp_path / "model.sif").touch()
     done = envcompare("init", cwd=tmp_path)
-    assert "plain: failed with exit code 1: no data here" in done.stderr
+    assert "plain: failed with exit code 1: no data here" in done.stdout
     assert read_settings(tmp_path / FILE).envs == ("plain=vm", "sif=singularity:model.sif")
     (tmp_path / FILE).unlink()
     (tmp_path / "bench.py").write_text("import time; time.sleep(60)\n")
     done = envcompare("init", "--try-s", "1", cwd=tmp_path)
-    assert "plain: runs for more than 1 s" in done.stderr
+    assert "plain: runs for more than 1 s" in done.stdout
+    assert envcompare("init", str(tmp_path / "bench.py"), cwd=tmp_path).returncode == 2
 
 
 @pytest.mark.parametrize(
