@@ -73,7 +73,7 @@ class Traits:
     """What is special about an environment, for planning, profiling and explaining."""
 
     aliases: tuple[str, ...] = ()  # other names that a user may write
-    reference: Literal["none", "image", "file", "line"] = "none"  # what a user may name
+    reference: Literal["none", "image", "file", "folder", "line"] = "none"  # what a user may name
     is_default: bool = False  # compared if --envs is not given
     is_isolated: bool = True  # from the host, in any way
     is_daemons: bool = False  # started by a daemon, not the login: no scheduler job holds it
@@ -401,6 +401,12 @@ def _check_reference(
         )
     if kind == "image":
         check_image(reference, flag=f"--envs {item}")
+    if kind == "folder" and not reference.startswith("/"):
+        raise ConfigError(
+            f"--envs {item}: {reference} is no absolute path",
+            details=f"{environment} takes the folder of a Python environment: venv, uv or conda",
+            hint=f"{name}={environment}:/opt/env",
+        )
 
 
 def chosen_reference(name: str | None, arms: tuple[Arm, ...]) -> str:

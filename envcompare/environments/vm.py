@@ -51,6 +51,7 @@ class Vm:
 
     name: ClassVar[str] = "vm"
     traits: ClassVar[Traits] = Traits(
+        reference="folder",
         is_default=True,
         is_isolated=False,
         software="venv",
@@ -98,7 +99,11 @@ class Vm:
         return driver
 
     def prepare(self, request: Request) -> Prepared:
-        """Return a venv of the locked wheels, or the login's interpreter."""
+        """Return a venv of the locked wheels, or the interpreter of the user's folder or login."""
+        if request.reference:
+            python = f"{request.reference}/bin/python"
+            own = replace(request, options=replace(request.options, host_python=python))
+            return host_python(own)[0]
         if request.is_host_stack:
             return host_python(request)[0]
         transport, options = request.transport, request.options

@@ -101,7 +101,7 @@ class Search:
             parts = [part for group in groups for part in self._parts(group)]
             if not parts:
                 return changes
-            groups += parts
+            groups = parts if self._is_all_of_image(parts) else groups + parts
         last: Group = ()
         measured: list[Group] = []
         while (groups := [one for one in groups if one not in measured]) and (
@@ -120,7 +120,18 @@ class Search:
                 break
             last = groups[best]
             groups = _groups(last) if len(last) > 1 else self._parts(last)
+            if last[0].edit.image and self._is_all_of_image(groups):
+                last, groups = groups[0], self._parts(groups[0])
         return last
+
+    def _is_all_of_image(self, parts: Sequence[Group]) -> bool:
+        """Return whether an only part is all that differs between two images."""
+        return (
+            len(parts) == 1
+            and bool(parts[0][0].edit.files)
+            and self.files is not None
+            and self.files.differ_in_files_alone()
+        )
 
     def _parts(self, group: Group) -> list[Group]:
         """Return the halves of a group, or the parts of an image; none if there are none."""

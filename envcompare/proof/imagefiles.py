@@ -118,6 +118,13 @@ class ImageFiles:
             self._settings = [json.loads(each) for each in self._ask(*words).splitlines()]
         return self._settings
 
+    def differ_in_files_alone(self) -> bool:
+        """Return whether settings and variables of both images are equal."""
+        slow, fast = (
+            {key: one.get(key) or None for key in (*_SETTINGS, "Env")} for one in self.settings()
+        )
+        return slow == fast
+
     def settings_that_differ(self) -> str:
         """Return what the images set differently, besides variables; empty if nothing."""
         slow, fast = ({key: one.get(key) or None for key in _SETTINGS} for one in self.settings())

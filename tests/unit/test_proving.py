@@ -405,6 +405,10 @@ class ListedFiles(ImageFiles):
             raise UnusableError("docker cp failed: no such file")
         return f"app:{'+'.join(paths)}+"
 
+    def differ_in_files_alone(self) -> bool:
+        """Return whether one file is all that differs."""
+        return len(self.listed) == 1
+
     def settings_that_differ(self) -> str:
         """Return what differs besides files."""
         return 'Volumes {"/data": {}} → none'
@@ -442,6 +446,9 @@ def test_cause_in_an_image_is_followed_to_its_files() -> None:
     copied = 'COPY --from=app:1 ["/lib/works.so", "/lib/works.so"]'
     assert proof.mend == f"in the Dockerfile of app:2: {copied}"
     assert proof.confirmed.files == ("/lib/works.so",)
+    alone = proven_in_image(("/lib/works.so",), "/lib/works.so+")
+    assert [one.what for one in alone.tried] == ["/lib/works.so as in app:1"]
+    assert alone.outcome == "cause"
     broken = proven_in_image(listed, "/lib/broken.so+")
     assert broken.confirmed is not None
     assert "/lib" in broken.confirmed.what

@@ -136,8 +136,10 @@ def _asked(run: RunComparison, arm: str) -> str:
         if before.stack != after.stack:
             pairs.append(f"the stack ({before.stack} → {after.stack})")
         if before.reference != after.reference:
-            images = (each.reference or "envcompare's own" for each in (before, after))
-            pairs.append(f"the image ({' → '.join(images)})")
+            names = [each.reference or "envcompare's own" for each in (before, after)]
+            is_folder = all(name.startswith("/") and not name.endswith(".sif") for name in names)
+            what = "the Python environment" if is_folder else "the image"
+            pairs.append(f"{what} ({' → '.join(names)})")
     return visible(", ".join(pairs))
 
 
