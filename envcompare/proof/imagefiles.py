@@ -24,7 +24,7 @@ from envcompare.environments.oci import RUN_LABEL
 from envcompare.errors import CommandTimeoutError, StackError
 from envcompare.proof.levers import Change, Edit
 from envcompare.stack.image import HELD_LABEL
-from envcompare.text import Command, visible
+from envcompare.text import Command, shortened, visible
 from envcompare.transport import CONTENT_S, LOCAL, run
 
 FILES: Final = "image.files"
@@ -33,6 +33,7 @@ _MOST_BYTES: Final = 4 << 30  # of the fast line's files in which images differ
 _MOST_NAMED: Final = 3
 _ANSWER_S: Final = 60.0
 _CHUNK: Final = 1 << 20
+_LONGEST_SETTING: Final = 60  # characters
 _ID_LENGTH: Final = 12  # characters, as engines print it
 # What the engine puts into each container itself.
 _OF_ENGINE: Final = re.compile(
@@ -387,4 +388,4 @@ def _copied(image: str, paths: Sequence[str]) -> str:
 
 
 def _shown(value: object) -> str:
-    return "none" if value is None else json.dumps(value)
+    return "none" if value is None else shortened(json.dumps(value), most=_LONGEST_SETTING)

@@ -199,3 +199,27 @@ def test_the_variables_of_a_login_reach_every_arm_with_the_hosts_own_files(lab: 
     assert in_container[1:] == [*variables.values()][1:], shown["singularity"].stderr
     assert "/usr/local/lib" in in_container[0].split(":")
     assert shown["image"].stdout.split() == ["None"] * 3
+
+
+@pytest.mark.nightly
+def test_folders_of_python_environments_are_arms(tmp_path: Path) -> None:
+    """Each runs the interpreter of its own folder; a missing one is named."""
+    folders = [tmp_path / name for name in ("old", "new")]
+    for folder in folders:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    work = tmp_path / "work.py"
+    work.write_text(
+        "class Work:\n    def __init__(self, n=1): pass\n"
+        "    def setup(self, seed, device): pass\n"
+        "    def step(self): return float(sum(range(100_000)))\n"
+    )
+    arms = ",".join(f"{folder.name}=vm:{folder}" for folder in (*folders, tmp_path / "none"))
+    given = ("--envs", arms, "--workload", f"{work}:Work", "--budget", "15", "--quick")
+    done = envcompare(tmp_path / "runs", *given, "--wait", "240", *STEPS_ALONE)
+    assert done.exit_code == 3, done.stderr
+    assert done.folder is not None
+    for folder in folders:
+        (path,) = done.folder.glob(f"fingerprints/local/{folder.name}/*.json")
+        facts = json.loads(path.read_text())["facts"]
+        assert facts["python.executable"].startswith(str(folder)), facts["python.executable"]
+    assert f"{tmp_path}/none/bin/python" in done.stderr
