@@ -41,8 +41,8 @@ from envcompare.proof.levers import (
     own_software,
     replaces,
 )
-from envcompare.report.wording.causewords import is_changeable
 from envcompare.report.wording.linewords import line_candidates
+from envcompare.report.wording.proofwords import is_changeable
 from envcompare.report.wording.verdicts import MOVED
 from envcompare.run_folder.records import (
     CAPTURED,
@@ -138,10 +138,7 @@ def prove(
     fast, slow = (_as_line(arms[name]) for name in names)
     environments = tuple(arms[name].environment for name in names)
     call = engine_call(slow)
-    manual = ""
-    if call is not None:
-        help_ = Command(argv=(*call.client, "run", "--help"))
-        manual = run(LOCAL, help_, timeout_s=_ANSWER_S).stdout
+    manual = _manual(call)
     is_typed = _is_line(whole, decided)
     base = _of_one_cell(settings_of(folder), decided, is_typed=is_typed)
     if quiet_gate is not None:
@@ -157,16 +154,7 @@ def prove(
             out=str(folder.path / TRIALS),
         )
         _, result, trial = carry_out(settings, display, is_shown=False)
-        return Measured(
-            units=units(trial.read_samples().samples),
-            failed={
-                one.arm: one.brief.removeprefix(f"{one.arm}: ")
-                for one in result.failures
-                if one.arm
-            },
-            facts={one.arm: one.facts for one in trial.read_fingerprints()},
-            folder=str(trial.path.relative_to(folder.path)),
-        )
+        return _measured(result, trial, folder.path)
 
     (folder.path / TRIALS).mkdir(exist_ok=True)
     with (
@@ -184,6 +172,26 @@ def prove(
             own += own_software(fast, slow, folder=place, search_path=search_path)
         levers = _levers(whole, decided, own, cache=cache, is_engine=call is not None)
         return search.prove(levers, arm=decided.arm, slow_arm=slow_arm, cell=decided.cell)
+
+
+def _manual(call: EngineCall | None) -> str:
+    """Return what `run --help` of a call's engine prints."""
+    if call is None:
+        return ""
+    command = Command(argv=(*call.client, "run", "--help"))
+    return run(LOCAL, command, timeout_s=_ANSWER_S).stdout
+
+
+def _measured(result: RunComparison, trial: RunFolder, parent: Path) -> Measured:
+    """Return what a trial gave, with its folder below the parent."""
+    return Measured(
+        units=units(trial.read_samples().samples),
+        failed={
+            row.arm: row.brief.removeprefix(f"{row.arm}: ") for row in result.failures if row.arm
+        },
+        facts={record.arm: record.facts for record in trial.read_fingerprints()},
+        folder=str(trial.path.relative_to(parent)),
+    )
 
 
 def _slow_arm(whole: RunComparison, decided: Comparison) -> str:
@@ -278,15 +286,15 @@ def _ending_on_signals() -> Iterator[None]:
         raise InterruptedRunError(f"{signal.Signals(number).name}")
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {one: signal.getsignal(one) for one in numbers}
-    for one in numbers:
-        if before[one] != signal.SIG_IGN:  # as set by nohup
-            signal.signal(one, end)
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number, handler in before.items():
+        if handler != signal.SIG_IGN:  # as set by nohup
+            signal.signal(number, end)
     try:
         yield
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -341,10 +349,12 @@ def _levers(
     whole: RunComparison, decided: Comparison, own: list[Change], *, cache: str, is_engine: bool
 ) -> list[Change]:
     """Return what can be changed: what the lines say, and what was read of their processes."""
-    found, _ = line_candidates(whole, decided)
+    differences, _ = line_candidates(whole, decided)
     if decided.outcome == "faster":  # the reference is the slow one
-        found = [replace(one, reference=one.value, value=one.reference) for one in found]
-    levers = changes(found, cache=cache, is_engine=is_engine)
+        differences = [
+            replace(each, reference=each.value, value=each.reference) for each in differences
+        ]
+    levers = changes(differences, cache=cache, is_engine=is_engine)
     return [*own, *(one for one in levers if not any(replaces(each, one) for each in own))]
 
 

@@ -21,6 +21,7 @@ from click.shell_completion import get_completion_class
 from envcompare.cli.options import command_name
 from envcompare.config.settings import Settings, WorkloadTable, settings_toml
 from envcompare.console import Display, print_lines
+from envcompare.environments.registry import all_traits
 from envcompare.errors import CommandTimeoutError, ConfigError, RunFolderError
 from envcompare.text import Command, spoken
 from envcompare.transport import LOCAL, run
@@ -45,11 +46,7 @@ class Suggestion:
     line: str
     arm: str
     before: str = ""  # a command that makes the image
-
-    @property
-    def needs_daemon(self) -> bool:
-        """Return whether Docker's daemon starts it."""
-        return self.line.startswith("docker ")
+    needs_daemon: bool = False  # which a scheduler's job cannot hold
 
 
 @click.command()
@@ -122,7 +119,8 @@ def suggestions(folder: Path, program: Path) -> list[Suggestion]:
     has_gpu = shutil.which("nvidia-smi") is not None
     given = "--gpus all " * has_gpu
     inside = f'{given}-v "$PWD":/w -w /w {{}} python3 {words}'
-    engine = next((name for name in ("docker", "podman") if shutil.which(name)), "docker")
+    engine, client = _image_engine()
+    needs_daemon = all_traits()[engine].is_daemons
     dockerfile = next(
         (name for name in ("Dockerfile", "Containerfile") if (folder / name).is_file()), ""
     )
@@ -131,9 +129,10 @@ def suggestions(folder: Path, program: Path) -> list[Suggestion]:
         ways.append(
             Suggestion(
                 name="image",
-                line=f"{engine} run --rm {inside.format(tag)}",
+                line=f"{client} run --rm {inside.format(tag)}",
                 arm=f"image={engine}:{tag}",
-                before=f"{engine} build --tag {tag} --file {dockerfile} .",
+                before=f"{client} build --tag {tag} --file {dockerfile} .",
+                needs_daemon=needs_daemon,
             )
         )
     ways += _sif_suggestions(folder, "--nv " * has_gpu, words)
@@ -142,9 +141,10 @@ def suggestions(folder: Path, program: Path) -> list[Suggestion]:
         ways.append(
             Suggestion(
                 name="image",
-                line=f"{engine} run --rm {inside.format(image)}",
+                line=f"{client} run --rm {inside.format(image)}",
                 arm=f"image={engine}:{image}",
-                before=f"{engine} pull {image}",
+                before=f"{client} pull {image}",
+                needs_daemon=needs_daemon,
             )
         )
     return ways
@@ -156,13 +156,30 @@ def _sif_suggestions(folder: Path, given: str, words: str) -> Iterator[Suggestio
     if not (sifs or definitions):
         return
     name = sifs[0].name if sifs else definitions[0].with_suffix(".sif").name
-    engine = "apptainer" if shutil.which("apptainer") else "singularity"
-    build = "" if sifs else f"{engine} build {shlex.quote(name)} {shlex.quote(definitions[0].name)}"
+    engine, traits = next(item for item in all_traits().items() if item[1].reference == "file")
+    program = next(filter(shutil.which, traits.programs), traits.programs[0])
+    made = (
+        f"{program} build {shlex.quote(name)} {shlex.quote(definitions[0].name)}"
+        if not sifs
+        else ""
+    )
     yield Suggestion(
         name="sif",
-        line=f"{engine} exec {given}{shlex.quote(name)} python3 {words}",
-        arm=f"sif=singularity:{name}",
-        before=build,
+        line=f"{program} exec {given}{shlex.quote(name)} python3 {words}",
+        arm=f"sif={engine}:{name}",
+        before=made,
+    )
+
+
+def _image_engine() -> tuple[str, str]:
+    """Return the first environment that runs images and whose program is here, and the program."""
+    programs = {
+        name: traits.limit_command.split()[0]
+        for name, traits in all_traits().items()
+        if traits.reference == "image" and traits.limit_command
+    }
+    return next(
+        (item for item in programs.items() if shutil.which(item[1])), next(iter(programs.items()))
     )
 
 
@@ -200,7 +217,7 @@ def _activation(ways: list[Suggestion]) -> list[str]:
 def _allocation(folder: Path, arms: list[str]) -> list[str]:
     """Return how to measure on a node, if the folder has a Slurm script.
 
-    `arms` are those that need no daemon, which a scheduler's job cannot hold.
+    `arms` are those that need no daemon.
     """
     if len(arms) == 1:
         return []

@@ -379,6 +379,9 @@ def _with_probe(line: str, harness: str) -> str:
     )
 
 
+# Options of `cp` and `commit` that keep what an image has (podman-cp(1), podman-commit(1)).
+KEEP_OWNERS = {"podman": ("--archive=false",)}
+KEEP_SETTINGS = {"podman": ("--format", "docker")}
 CLIENTS = (*((one,) for one in ENGINES), *((*_SUDO, one) for one in ENGINES))
 """How the engines of lines are called."""
 

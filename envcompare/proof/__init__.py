@@ -68,12 +68,12 @@ class Search:
 
         All software together closes it with whatever it holds, and counts where no part of it does.
         """
-        found = [self._with_settings(one) for one in self._found(changes)]
+        chosen = [self._with_settings(one) for one in self._search(changes)]
         outcome: Outcome = "none"
         confirmed, placebo = None, None
-        if found:
-            outcome, confirmed, placebo = self._confirmed(found)
-        mends = dict.fromkeys(one.mend(self.slow, manual=self.manual) for one in found)
+        if chosen:
+            outcome, confirmed, placebo = self._confirm(chosen)
+        mends = dict.fromkeys(one.mend(self.slow, manual=self.manual) for one in chosen)
         return Proof(
             arm=arm,
             cell=cell,
@@ -82,7 +82,7 @@ class Search:
             confirmed=confirmed,
             placebo=placebo,
             mend=masked("; ".join(mends)),
-            cost=", and ".join(dict.fromkeys(one.cost for one in found if one.cost)),
+            cost=", and ".join(dict.fromkeys(one.cost for one in chosen if one.cost)),
             tried=tuple(self.tried),
             runs=tuple(self.runs),
         )
@@ -91,7 +91,7 @@ class Search:
     def _left_s(self) -> float:
         return self.budget_s - (time.monotonic() - self._began_s)
 
-    def _found(self, changes: Group) -> Group:
+    def _search(self, changes: Group) -> Group:
         """Return the changes that close most of the gap in the search; none if none do much.
 
         They are several only if no part of them does much.
@@ -186,9 +186,9 @@ class Search:
                 failed.append(group)
         return shares, failed
 
-    def _confirmed(self, found: Group) -> tuple[Outcome, Trial, ProofShare | None]:
-        measured = self._run({_CHANGED: _whole(found), _PLACEBO: PLACEBO}, None, self._left_s)
-        trial, share = self._trial(measured, _CHANGED, found)
+    def _confirm(self, chosen: Group) -> tuple[Outcome, Trial, ProofShare | None]:
+        measured = self._run({_CHANGED: _whole(chosen), _PLACEBO: PLACEBO}, None, self._left_s)
+        trial, share = self._trial(measured, _CHANGED, chosen)
         placebo = self._share(measured, _PLACEBO)
         names = {"fast": _FAST, "slow": _SLOW}
         whole = gap(measured.units, **names)
@@ -265,8 +265,8 @@ class Search:
 
 def _whole(group: Group) -> Edit:
     whole = Edit()
-    for one in group:
-        whole += one.edit
+    for change in group:
+        whole += change.edit
     return whole
 
 

@@ -20,6 +20,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from envcompare.environments.line import KEEP_OWNERS, KEEP_SETTINGS
 from envcompare.environments.oci import RUN_LABEL
 from envcompare.errors import CommandTimeoutError, StackError
 from envcompare.proof.levers import Change, Edit
@@ -166,14 +167,13 @@ class ImageFiles:
         removed = self._whole(path for path in paths if path in self._removed)
         names = {path[1:] for path in paths if path not in self._removed}
         names |= {parent for name in names for parent in _above(name)}
-        is_podman = self.client[-1] == "podman"
         with self._container(*self._removing(removed)) as container:
             if removed:
                 self._ask("start", "--attach", container, limit_s=limit_s)
             if names:
-                copied = ("cp", *["--archive=false"] * is_podman, "-", f"{container}:/")
+                copied = ("cp", *KEEP_OWNERS.get(self.client[-1], ()), "-", f"{container}:/")
                 self._ask(*copied, limit_s=limit_s, feed=partial(self._pack, names))
-            form = ("--format", "docker") * is_podman
+            form = KEEP_SETTINGS.get(self.client[-1], ())
             made = self._ask("commit", *form, *self._instructions(), container, limit_s=limit_s)
         image = made.split()[-1].removeprefix("sha256:")[:_ID_LENGTH]
         self._require_settings(image)
@@ -201,11 +201,11 @@ class ImageFiles:
         `commit` keeps what the container was created with where an instruction sets nothing.
         """
         made = json.loads(self._ask("image", "inspect", "--format", "{{json .Config}}", name))
-        found = (made.get("Entrypoint") or [], made.get("Cmd") or [])
-        if found != (self._entrypoint, self._command):
+        programs = (made.get("Entrypoint") or [], made.get("Cmd") or [])
+        if programs != (self._entrypoint, self._command):
             raise StackError(
                 f"{' '.join(self.client)} commit does not keep the program of {self.slow}",
-                details=f"it made {found}",
+                details=f"it made {programs}",
             )
 
     @property
@@ -310,7 +310,7 @@ def divided(paths: Sequence[str]) -> list[tuple[str, ...]]:
     common = os.path.commonpath(list(owners.values()))
     below = {path: owner[len(common) :].lstrip("/") for path, owner in owners.items()}
     names = {path: each.partition("/")[0] for path, each in below.items()}
-    stems = {path: found[0] for path, name in names.items() if (found := _STEM.match(name))}
+    stems = {path: stem[0] for path, name in names.items() if (stem := _STEM.match(name))}
     has_folders = any("/" in each for each in below.values())
     keys = names if len(set(stems.values())) == 1 and has_folders else stems
     by_key: dict[str, list[str]] = {}

@@ -5,7 +5,6 @@ Causes are facts, the kernel, helper programs, parts of a step, and threads.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -43,6 +42,7 @@ from envcompare.report.wording import (
     unsigned_interval,
     unsigned_percent,
 )
+from envcompare.report.wording.proofwords import next_step
 from envcompare.report.wording.verdicts import (
     MOVED,
     SYMBOLS,
@@ -97,28 +97,7 @@ def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> st
         )
     said = f"The arms differ in {asked}, which this run compares." if asked else ""
     seen = _in_kernel(run, decided), _helper_programs(run, decided)
-    return " ".join(filter(None, (said, cause, *seen, _next_step(run, decided))))
-
-
-def _next_step(run: RunComparison, decided: list[Comparison]) -> str:
-    """Return the command that looks for the cause by changing the slow arm, if it can."""
-    can_be = [one for one in decided if is_changeable(run, one)]
-    if not can_be:
-        return ""
-    first = can_be[0]
-    is_alone = sum(one.workload == first.workload for one in can_be) == 1
-    name = f"{first.arm}/{first.workload if is_alone else first.cell}"
-    command = f"envcompare why RUN --comparison {shlex.quote(name)}"
-    return f"To prove a cause by changing it: {visible(command)}."
-
-
-def is_changeable(run: RunComparison, decided: Comparison) -> bool:
-    """Return whether the slow arm of a decided difference is a container that can be changed."""
-    slow = decided.arm if decided.outcome == "slower" else run.reference_in(decided.cell)
-    is_able = any(
-        one.arm == slow and one.takes_options and one.stack == "image" for one in run.arms
-    )
-    return is_able and decided.host == "local" and not decided.arm_parameters
+    return " ".join(filter(None, (said, cause, *seen, next_step(run, decided))))
 
 
 def _asked(run: RunComparison, arm: str) -> str:

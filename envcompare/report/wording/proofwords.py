@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterable
 from typing import Final
 
+from envcompare.analysis.model import Comparison, RunComparison
 from envcompare.run_folder.records import Proof, ProofShare, Trial
-from envcompare.text import first_few, shortened
+from envcompare.text import first_few, shortened, visible
 
 _SMALL: Final = 0.25  # a share surely below this is not the cause
 _MOST_OF_CHANGE: Final = 120  # characters
@@ -75,3 +78,24 @@ def share_text(share: ProofShare) -> str:
 
 def _percent(share: float) -> str:
     return f"{round(100 * share)} %".replace("-", "−")
+
+
+def next_step(run: RunComparison, decided: Iterable[Comparison]) -> str:
+    """Return the command that looks for the cause by changing the slow arm, if it can."""
+    can_be = [one for one in decided if is_changeable(run, one)]
+    if not can_be:
+        return ""
+    first = can_be[0]
+    is_alone = sum(one.workload == first.workload for one in can_be) == 1
+    name = f"{first.arm}/{first.workload if is_alone else first.cell}"
+    command = f"envcompare why RUN --comparison {shlex.quote(name)}"
+    return f"To prove a cause by changing it: {visible(command)}."
+
+
+def is_changeable(run: RunComparison, decided: Comparison) -> bool:
+    """Return whether the slow arm of a decided difference is a container that can be changed."""
+    slow = decided.arm if decided.outcome == "slower" else run.reference_in(decided.cell)
+    is_able = any(
+        one.arm == slow and one.takes_options and one.stack == "image" for one in run.arms
+    )
+    return is_able and decided.host == "local" and not decided.arm_parameters
