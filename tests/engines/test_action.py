@@ -77,7 +77,7 @@ class Runner:
 
 def test_gate_fails_for_an_image_that_is_slower(tmp_path: Path) -> None:
     """With a summary, annotations, a comment, and the exit code of the gates."""
-    need("environments")
+    need("docker")
     runner = Runner(tmp_path)
     (tmp_path / "fds.py").write_text(CLOSES)
     options = (
