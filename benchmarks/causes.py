@@ -20,8 +20,8 @@ from bookkeeping import Conditions, Places, Watch, benchmark
 from envcompare.report.wording.linewords import line_candidates
 
 DATA, PAGE, GALLERY = "causes.jsonl", "causes.md", "gallery.md"
-SHORT = 100  # characters of a Dockerfile
 FIRST = 2  # places on the first screen that count
+MINUS = "\N{MINUS SIGN}"
 Ends = tuple[float, float, float]  # a share and its interval
 
 
@@ -127,12 +127,14 @@ def write_page(places: Places) -> str:
     page = "\n".join((
         "# Proven causes of slow lines",
         "",
-        f"`python benchmarks/causes.py`, as root: {len(records)} slowdowns in miniature, most of "
-        "them modelled on public threads ([gallery](../gallery.md)), each measured once with "
-        f"`why --prove`; raw data in `benchmarks/results/{DATA}`. The table shows the place of the "
-        "cause among the unproven candidates, what was changed, what share of the difference the "
-        "change closes in fresh rounds (95 % interval), and likewise a placebo. Both lines of a "
-        "case run in containers of one base image, and differ in the cause alone.",
+        f"`python benchmarks/causes.py`, as root: {len(records)} of {len(CASES)} slowdowns in "
+        "miniature, most of them modelled on public threads ([gallery](../gallery.md)), each "
+        f"measured once with `why --prove`{_missing(records)}; raw data in "
+        f"`benchmarks/results/{DATA}`. The table shows the place of the cause among the unproven "
+        "candidates, what was changed, what share of the difference the change closes in fresh "
+        "rounds (95 % interval), likewise a placebo, and the number of runs of the proof. Both "
+        "lines of a case run in containers of one base image, and differ in the cause alone, but "
+        "for a harmless file in one case and a mount in another.",
         "",
         "| cause | printed | place | changed | closes | placebo | outcome | runs |",
         "|---|---|---|---|---|---|---|---|",
@@ -150,6 +152,13 @@ def write_page(places: Places) -> str:
     return page
 
 
+def _missing(records: tuple[Record, ...]) -> str:
+    """Return which cases were not measured; empty if all were."""
+    done = {one.case for one in records}
+    left = [one for one in CASES if one not in done]
+    return f" (not reached: {', '.join(left)})" if left else ""
+
+
 def _row(record: Record) -> str:
     place = "denied" if record.is_denied else str(record.place or "none")
     what = f"`{record.what}`" if record.what else "nothing"
@@ -160,36 +169,44 @@ def _row(record: Record) -> str:
 
 
 def _change(record: Record) -> str:
-    return "none" if record.change is None else f"{record.change:+.1%}"
+    if record.change is None:
+        return "none"
+    return f"{100 * record.change:+.1f} %".replace("-", MINUS)
 
 
 def _percent(share: Ends | None) -> str:
     if share is None:
         return "not measured"
     value, low, high = (round(100 * one) for one in share)
-    return f"{value} % ({low} to {high})"
+    return f"{value} % ({low} to {high})".replace("-", MINUS)
 
 
 def _gallery(records: tuple[Record, ...]) -> str:
     """Return public questions with the answer of envcompare to a small replica of each."""
     answered = [one for one in records if CASES[one.case].source]
     return "\n".join((
-        "# Why is it slower? Public questions, answered",
+        "# Known causes from public threads, in miniature",
         "",
-        f"{len(answered)} public threads in which something is slower in one environment than in "
-        "another. envcompare did not run the programs of these threads: each has a small replica "
-        "of its cause, and what `envcompare why --prove` said of its two lines on one machine with "
-        "two cores ([all numbers](benchmarks/causes.md)). Images and files of the replicas are in "
+        f"{len(answered)} public threads about something slow, whose cause is known or likely. "
+        "envcompare did not run the programs of these threads: each has a small replica of its "
+        "cause, and what `envcompare why --prove` said of its two lines on one machine with two "
+        "cores ([all numbers](benchmarks/causes.md)). What envcompare calls a fix makes the second "
+        "line like the first; the cure of a thread may be another, such as fewer threads in place "
+        "of more CPUs. An image that adds nothing is the base image; files of the replicas are in "
         "`benchmarks/slowdowns.py`.",
         *(text for one in answered for text in _question(CASES[one.case], one)),
         "",
-        "## Not replicated",
+        "## Without an answer here",
         "",
         "| thread | claim | needs |",
         "|---|---|---|",
         *(f"| [{title}](https://github.com/{place}) ({source}) | {claim} | {needs} |"
           for source, title, claim, needs in UNMEASURED
           for place in (source.replace("#", "/issues/"),)),
+        *(f"| [{case.title}](https://github.com/{case.source.replace('#', '/issues/')}) "
+          f"({case.source}) | {case.claim} | its replica was not run |"
+          for name, case in CASES.items()
+          if case.source and name not in {one.case for one in records}),
     ))  # fmt: skip
 
 
@@ -197,9 +214,9 @@ def _question(case: Case, record: Record) -> list[str]:
     place = case.source.replace("#", "/issues/")
     lines = (line.format("image-a", "image-b") for line in case.lines)
     images = [
-        f"`image-{arm}` adds `{added.strip()}`."
-        for arm, added in zip("ab", case.images, strict=True)
-        if 0 < len(added) < SHORT and "\n" not in added.strip()
+        f"{name}: {line}"
+        for name, added in zip(("image-a", "image-b"), case.images, strict=True)
+        for line in added.splitlines()
     ]
     is_answered = record.is_of_cause and record.proof in {"cause", "contributes"}
     answer = f"not proven (best candidate: `{record.what}`)" if record.what else "not found"
@@ -216,9 +233,10 @@ def _question(case: Case, record: Record) -> list[str]:
         "",
         "```text",
         *lines,
+        *(["", *images] if images else []),
         "```",
         "",
-        " ".join([*images, f"The second line: {_change(record)}; {answer}."]),
+        f"The second line: {_change(record)}; {answer}.",
         *(["", f"To fix it: {record.fix}."] if is_answered and record.fix else []),
     ]
 

@@ -212,8 +212,9 @@ class Change:
         new = " ".join((*edit.added, *map(shlex.quote, (*edit.options, *_environment(edit)))))
         given = option_texts(line, call, manual)
         old = next((one for one in given if _role(one) in _roles(edit)), "")
-        if old and all(value is None for _, value in edit.variables) and not edit.options:
-            return f"leave {old} out"
+        unset = [name for name, value in edit.variables if value is None]
+        if unset and len(unset) == len(edit.variables) and not edit.options:
+            return f"leave {old or 'ENV ' + ' '.join(unset) + ' of the image'} out"
         return f"replace {old} by {new}" if old else f"{' '.join(call.client)} run {new} …"
 
 

@@ -27,8 +27,7 @@ MEDIA = (
 )
 SIZES = tuple(SHAPES)
 ORDER = (
-    "Answer", "Why", "All comparisons", "Start-up", "Memory", "Environments", "Failures", "Method",
-    "Reproduce",
+    "Answer", "Why", "All comparisons", "Start-up", "Memory", "Environments", "Method", "Reproduce",
 )  # fmt: skip
 
 

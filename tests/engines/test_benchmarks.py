@@ -21,7 +21,7 @@ def test_benchmark_runs(name: str) -> None:
 
 def words(needed: str, name: str) -> tuple[str, ...]:
     """Return how a benchmark is told where something is."""
-    if name in {"felt", "lines", "live", "rights"}:
+    if name in {"felt", "live", "rights"}:
         return ("--base-image", BASE)
     if needed == "torch":
         return ("--python", torch_python())

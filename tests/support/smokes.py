@@ -21,7 +21,6 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "fanout": ("ssh",),
     "felt": ("docker",),
     "first_run": ("docker", "ssh", "singularity"),
-    "lines": ("docker",),
     "live": ("docker",),
     "operators": ("torch",),
     "overhead": ("docker", "ssh", "torch"),
