@@ -32,6 +32,7 @@ _VENVS: Final = (".venv", "venv", "env")
 _MAIN: Final = re.compile(r"^if __name__ == ['\"]__main__['\"]:", re.MULTILINE)
 _TAG: Final = re.compile(r"[^a-z0-9._-]+")
 _SBATCH: Final = re.compile(r"^#SBATCH\s+--(partition|gres|time|nodes)[= ](\S+)", re.MULTILINE)
+_USUAL_IMAGE: Final = "python:3-slim"
 _SCRIPTS: Final = frozenset({".sh", ".sbatch", ".slurm"})
 _READ_BYTES: Final = 1 << 20
 _BUDGET_S: Final = 300.0
@@ -120,34 +121,25 @@ def suggestions(folder: Path, program: Path) -> list[Suggestion]:
     given = "--gpus all " * has_gpu
     inside = f'{given}-v "$PWD":/w -w /w {{}} python3 {words}'
     engine, client = _image_engine()
-    needs_daemon = all_traits()[engine].is_daemons
     dockerfile = next(
         (name for name in ("Dockerfile", "Containerfile") if (folder / name).is_file()), ""
     )
-    if dockerfile:
-        tag = f"{_TAG.sub('-', folder.name.lower()).strip('-._') or 'app'}:test"
-        ways.append(
-            Suggestion(
-                name="image",
-                line=f"{client} run --rm {inside.format(tag)}",
-                arm=f"image={engine}:{tag}",
-                before=f"{client} build --tag {tag} --file {dockerfile} .",
-                needs_daemon=needs_daemon,
-            )
-        )
-    ways += _sif_suggestions(folder, "--nv " * has_gpu, words)
-    if len(ways) == 1:
-        image = "python:3-slim"
+    packed = list(_sif_suggestions(folder, "--nv " * has_gpu, words))
+    if dockerfile or not packed:
+        image, before = _USUAL_IMAGE, f"{client} pull {_USUAL_IMAGE}"
+        if dockerfile:
+            image = f"{_TAG.sub('-', folder.name.lower()).strip('-._') or 'app'}:test"
+            before = f"{client} build --tag {image} --file {dockerfile} ."
         ways.append(
             Suggestion(
                 name="image",
                 line=f"{client} run --rm {inside.format(image)}",
                 arm=f"image={engine}:{image}",
-                before=f"{client} pull {image}",
-                needs_daemon=needs_daemon,
+                before=before,
+                needs_daemon=all_traits()[engine].is_daemons,
             )
         )
-    return ways
+    return [*ways, *packed]
 
 
 def _sif_suggestions(folder: Path, given: str, words: str) -> Iterator[Suggestion]:

@@ -64,7 +64,8 @@ def profiled(folder: Path) -> str:
     other = "RUN echo here >/etc/motd && mkdir /opt/app && echo there >/opt/app/data"
     text = f"FROM {BASE}\n{other}\nRUN echo '{profile}' >{PTH}\n"
     build = ("docker", "build", "--quiet", f"--tag={PROFILED}", "-")
-    subprocess.run(build, input=text, text=True, check=True, capture_output=True)
+    env = {**os.environ, "DOCKER_BUILDKIT": "0"}  # a client may lack buildx
+    subprocess.run(build, input=text, text=True, check=True, capture_output=True, env=env)
     (folder / "w.py").write_text("def call(): pass\nfor _ in range(2_000_000): call()\n")
     return f"docker run --rm -v $PWD:/w {PROFILED} python3 /w/w.py"
 
