@@ -62,7 +62,7 @@ def test_arm_is_read_in_each_of_its_forms(item: str, expected: tuple[str, ...]) 
         (("vm@hots",), "unknown stack `hots`"),
         (("x=docker@host:app:2",), "the stack host takes no image"),
         (("docker:app:2",), "names an image but no arm"),
-        (("x=vm:app",), "vm has no image"),
+        (("x=vm:app",), "app is no absolute path"),
         (("docker:",), "names no image"),
         (("Bad=docker:x",), "is not usable"),
         (("vm", "vm"), "named twice"),

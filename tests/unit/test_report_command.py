@@ -27,6 +27,8 @@ MIGHT = "-dac_override,-dac_read_search"
 BOUND = ("setpriv", f"--bounding-set={MIGHT}") if os.geteuid() == 0 else ()  # root reads anything
 RAW = ("run.json", "samples.jsonl", "events.jsonl")
 
+WHOLE = ("--format", "csv", "--columns", "all")
+
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -111,7 +113,7 @@ def test_json_is_the_comparison_that_is_kept(run: Path, tmp_path: Path) -> None:
 
 def test_table_holds_the_failure_too(run: Path, tmp_path: Path) -> None:
     """A row without numbers, with the reason."""
-    done = envcompare("report", "run", "--format", "csv", "--output", "x.csv", cwd=tmp_path)
+    done = envcompare("report", "run", *WHOLE, "--output", "x.csv", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "x.csv").read_bytes().decode(), newline="")))
     (lost,) = [row for row in rows if row["outcome"] == "failed"]
@@ -123,7 +125,7 @@ def test_file_that_is_there_is_replaced_whole(run: Path, tmp_path: Path) -> None
     """Through a link as well, which stays one; nothing else is left behind."""
     (tmp_path / "kept.csv").write_text("x" * 10**6)
     (tmp_path / "link.csv").symlink_to("kept.csv")
-    envcompare("report", "run", "--format", "csv", "--output", "link.csv", cwd=tmp_path)
+    envcompare("report", "run", *WHOLE, "--output", "link.csv", cwd=tmp_path)
     assert (tmp_path / "kept.csv").read_text().startswith("run_id,")
     assert (tmp_path / "link.csv").is_symlink()
     assert {path.name for path in tmp_path.iterdir()} == {"run", "kept.csv", "link.csv"}
@@ -157,7 +159,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
 @pytest.mark.parametrize("is_stdout", [True, False])
 def test_full_disk_is_an_error_with_what_to_try(run: Path, tmp_path: Path, is_stdout: bool) -> None:  # noqa: FBT001
     """A table that is not whole must not look like one; a device is not replaced by a file."""
-    argv = [sys.executable, "-m", "envcompare", "report", str(run), "--format", "csv"]
+    argv = [sys.executable, "-m", "envcompare", "report", str(run), *WHOLE]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             argv if is_stdout else [*argv, "--output", "/dev/full"],
@@ -180,7 +182,7 @@ def test_disk_that_fills_up_leaves_the_file_that_was_there(run: Path, tmp_path: 
         "resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500));"
         "from envcompare.cli import main; main()"
     )
-    argv = ["report", str(run), "--format", "csv", "--output", str(tmp_path / "x.csv")]
+    argv = ["report", str(run), *WHOLE, "--output", str(tmp_path / "x.csv")]
     done = subprocess.run(
         [sys.executable, "-c", limited, *argv], capture_output=True, text=True, check=False
     )
@@ -199,7 +201,7 @@ def test_folder_that_refuses_the_page_gives_it_elsewhere(run: Path, tmp_path: Pa
     for form, name in (("html", "page.html"), ("csv", "x.csv"), ("md", "x.md")):
         again = envcompare("report", "run", "--format", form, "--output", name, cwd=tmp_path)
         assert again.returncode == 0, again.stderr
-        assert (tmp_path / name).stat().st_size > 500
+        assert (tmp_path / name).stat().st_size > 100
 
 
 def test_parquet_does_not_go_to_a_terminal(run: Path) -> None:
@@ -217,7 +219,7 @@ def test_named_pipe_is_written_to_and_stays_one(run: Path, tmp_path: Path) -> No
     """As in `--output >(gzip > x.csv.gz)`."""
     os.mkfifo(tmp_path / "pipe")
     with subprocess.Popen(["cat", str(tmp_path / "pipe")], stdout=subprocess.PIPE) as reader:
-        done = envcompare("report", "run", "--format", "csv", "--output", "pipe", cwd=tmp_path)
+        done = envcompare("report", "run", *WHOLE, "--output", "pipe", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert reader.stdout is not None
         assert reader.stdout.read().startswith(b"run_id,")
@@ -228,7 +230,7 @@ def test_table_is_in_utf8_whatever_the_terminal_writes(run: Path) -> None:
     """A reason may hold any language."""
     text = (run / "events.jsonl").read_text().replace("out of memory", "Speicher voll: 模型")
     (run / "events.jsonl").write_text(text)
-    argv = [sys.executable, "-m", "envcompare", "report", str(run), "--format", "csv"]
+    argv = [sys.executable, "-m", "envcompare", "report", str(run), *WHOLE]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(argv, capture_output=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
@@ -237,7 +239,7 @@ def test_table_is_in_utf8_whatever_the_terminal_writes(run: Path) -> None:
 
 def test_figures_are_written_beside_any_format(run: Path, tmp_path: Path) -> None:
     """The table alone is on stdout; how many files there are goes to stderr."""
-    done = envcompare("report", "run", "--format", "csv", "--figures", "new/figs", cwd=tmp_path)
+    done = envcompare("report", "run", *WHOLE, "--figures", "new/figs", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = sorted((tmp_path / "new" / "figs").iterdir())
     assert {path.suffix for path in found} == {".svg", ".png", ".pdf"}
