@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from envcompare.errors import EnvcompareError, InterruptedRunError
 from envcompare.proof.imagefiles import FILES, ImageFiles, divided
-from envcompare.proof.levers import PLACEBO, Change, Edit, edited
+from envcompare.proof.levers import PLACEBO, SOFTWARE, Change, Edit, edited
 from envcompare.run_folder.records import FingerprintValue, Proof, ProofShare, Trial
 from envcompare.stats.shares import Share, Unit, excess_of_share, gap, share_closed
 from envcompare.text import masked
@@ -103,6 +103,7 @@ class Search:
                 return changes
             groups = parts if self._is_all_of_image(parts) else groups + parts
         last: Group = ()
+        held = 0.0  # the share of `last`, while parts of a group that failed are measured
         measured: list[Group] = []
         while (groups := [one for one in groups if one not in measured]) and (
             self._left_s > _LEAST_S
@@ -114,10 +115,13 @@ class Search:
                 # a change that cannot be run hides what the others of its group do
                 halves = [half for group in failed for half in self._parts(group)][:_MOST_ARMS]
                 if halves:
-                    last, groups = last if best is None else groups[best], halves
+                    if best is not None and shares[best].value > held:
+                        last, held = groups[best], shares[best].value
+                    groups = halves
                     continue
-            if best is None:
+            if best is None or shares[best].value < held:
                 break
+            held = 0.0
             last = groups[best]
             groups = _groups(last) if len(last) > 1 else self._parts(last)
             if last[0].edit.image and self._is_all_of_image(groups):
@@ -278,6 +282,8 @@ def _best(groups: Sequence[Group], shares: Mapping[int, Share]) -> int | None:
     other = max(others, key=lambda at: others[at], default=None)
     if best is None or other is None:
         return best
+    if groups[best][0].key == SOFTWARE and groups[other][0].kind != "software":
+        return best  # the other is no part of it
     return other if others[other] >= _CAUSE * much[best] else best
 
 
