@@ -261,7 +261,9 @@ class ImageFiles:
             try:
                 with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
                     for member in archive:
-                        if not _OF_ENGINE.match(member.name.strip("/")):
+                        # some engines list the root too, which is no file to copy
+                        is_root = not member.name.strip("./")
+                        if not (is_root or _OF_ENGINE.match(member.name.strip("/"))):
                             yield member, archive
                 code = process.wait(_ANSWER_S)
             except tarfile.TarError as error:
