@@ -144,8 +144,8 @@ def test_scripts_that_train_other_models_have_their_own_exit_code(
 
 
 def test_undecided_line_has_its_own_exit_code(tmp_path: Path) -> None:
-    """With a margin that no short run can decide."""
-    assert why(tmp_path, "--budget", "3", "--margin", "0.01", "true", "true").exit_code == 7
+    """A verdict needs four rounds, and no more than three fit into the budget."""
+    assert why(tmp_path, "--budget", "6", "sleep 1", "sleep 1").exit_code == 7
 
 
 def test_time_of_the_lines_around_a_process_is_not_counted(tmp_path: Path) -> None:
