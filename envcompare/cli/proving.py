@@ -38,9 +38,11 @@ from envcompare.proof.levers import (
     Change,
     changes,
     line_changes,
+    own_python,
     own_software,
     replaces,
 )
+from envcompare.proof.packages import package_changes
 from envcompare.report.wording.linewords import line_candidates
 from envcompare.report.wording.proofwords import is_changeable
 from envcompare.report.wording.verdicts import MOVED
@@ -170,6 +172,8 @@ def prove(
             search_path = os.environ.get("PATH", "")
             place = Path(_folder_of(base))
             own += own_software(fast, slow, folder=place, search_path=search_path)
+            own += own_python(fast, slow)
+            own += _packages(folder, names, (fast, slow), Path(cache).parent)
         levers = _levers(whole, decided, own, cache=cache, is_engine=call is not None)
         return search.prove(levers, arm=decided.arm, slow_arm=slow_arm, cell=decided.cell)
 
@@ -343,6 +347,17 @@ def _byte_code_folder(call: EngineCall | None, manual: str) -> Iterator[str]:
                 words = (*call.client, "run", "--rm", *volume, "-rf", "/d/cache")
                 with suppress(EnvcompareError):
                     run(LOCAL, Command(argv=words), timeout_s=_ANSWER_S)
+
+
+def _packages(
+    folder: RunFolder, arms: tuple[str, str], lines: tuple[str, str], place: Path
+) -> list[Change]:
+    """Return the packages in which two lines without an engine differ, as links below a folder."""
+    if any(map(engine_call, lines)):
+        return []
+    facts = {record.arm: record.facts for record in folder.read_fingerprints()}
+    fast, slow = (facts.get(name, {}) for name in arms)
+    return package_changes(fast, slow, place=place)
 
 
 def _levers(

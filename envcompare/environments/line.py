@@ -34,7 +34,7 @@ _CAPTURED = "ENVCOMPARE_CAPTURED"
 _FAR = ("DOCKER_", "CONTAINER", "STORAGE_", "XDG_", "HOME=", "PATH=")
 _OPERATORS = re.compile(r"[();|&\n]+")  # a redirection is none
 _SUBSTITUTION = re.compile(r"\$\([^()]*\)")
-_PATH = "PYTHONPATH"
+PATH = "PYTHONPATH"
 # In a container: every user can enter these, which is not so of folders below /root.
 _INSIDE, _TURN = "/envcompare-gate/harness", "/envcompare-gate/turn"
 _PLAIN = Traits(reference="line", is_isolated=False, software="venv")
@@ -323,7 +323,7 @@ class EngineLine(Line):
         return replace(
             prepared,
             software=(("image.id", identity),),
-            variables=((_PATH, given[_PATH]),) if _PATH in given else (),
+            variables=((PATH, given[PATH]),) if PATH in given else (),
         )
 
     def _describe(self, request: Request, image: str) -> list[str]:
@@ -357,11 +357,11 @@ def _probe_options(command: Command) -> tuple[str, ...]:
     if GATE not in given:
         return ()
     shown = ((_harness(command), _INSIDE), (given[GATE], _TURN))
-    path = ":".join(filter(None, (f"{_INSIDE}/probe", given.get(_PATH))))
+    path = ":".join(filter(None, (f"{_INSIDE}/probe", given.get(PATH))))
     mounts = (f"type=bind,source={source},target={target},readonly" for source, target in shown)
     return (
         *(word for mount in mounts for word in ("--mount", mount)),
-        *("--env", f"{GATE}={_TURN}", "--env", f"{_PATH}={path}"),
+        *("--env", f"{GATE}={_TURN}", "--env", f"{PATH}={path}"),
     )
 
 
@@ -371,10 +371,14 @@ def _harness(command: Command) -> str:
 
 
 def _with_probe(line: str, harness: str) -> str:
-    probe = shlex.quote(f"{harness}/probe")
+    return before_path(line, shlex.quote(f"{harness}/probe"))
+
+
+def before_path(line: str, folders: str) -> str:
+    """Return a line with folders first wherever it sets PYTHONPATH."""
     return re.sub(
-        rf"(?:\b|(?<=-e)){_PATH}=(\s|$)?",  # an empty entry would be the current folder
-        lambda found: f"{_PATH}={probe}" + (":" if found[1] is None else found[1]),
+        rf"(?:\b|(?<=-e)){PATH}=(\s|$)?",  # an empty entry would be the current folder
+        lambda found: f"{PATH}={folders}" + (":" if found[1] is None else found[1]),
         line,
     )
 
@@ -403,12 +407,12 @@ def _require_together(names: tuple[str, ...]) -> None:
 
 def _require_path(names: tuple[str, ...], words: tuple[str, ...], *, is_known: bool) -> None:
     """Raise UnusableError if it is not known what PYTHONPATH the program would have."""
-    is_inherited = not {_PATH, f"-e{_PATH}", f"--env={_PATH}"}.isdisjoint(words)
+    is_inherited = not {PATH, f"-e{PATH}", f"--env={PATH}"}.isdisjoint(words)
     if is_inherited or "--env-file" in names or "--pull" in names or not is_known:
         raise UnusableError(
-            f"with --lockstep, {_PATH} of the container must be known before it starts",
+            f"with --lockstep, {PATH} of the container must be known before it starts",
             details="its image, an option or a file of variables may set it",
-            hint=f"name the image, write -e {_PATH}=VALUE, and leave --env-file and --pull out",
+            hint=f"name the image, write -e {PATH}=VALUE, and leave --env-file and --pull out",
         )
 
 

@@ -35,6 +35,8 @@ INSTALLED_PARTS: Final = "site_packages.parts"
 """Packages, and files of no package, each with its digest."""
 CHANGED_FILES: Final = "site_packages.changed"
 """The files in which arms differ, each after its package; reported with the packages."""
+PACKAGE_FOLDERS: Final = "packages.folders"
+"""Where the Python of a line finds them, the first first; reported with the packages."""
 INTERPOSED: Final = "preload.replaces"
 """Libraries loaded before the C library, each with the functions that it replaces."""
 MODULES: Final = "python.modules"
@@ -390,6 +392,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("numpy", "confounder", missing=_NOT_IMPORTED, seen_by="package", of_python=True),
     Fact("numpy.version", name="numpy"),
     Fact("packages", "confounder", "packages", is_plural=True, of_python=True),
+    Fact(PACKAGE_FOLDERS, name="the folders of the packages", is_plural=True),
     Fact("packages.not_imported", "possible-influence", "packages that are not imported"),
     Fact("packages.outside", name="packages from outside the installed ones",
          missing=_OF_A_COMMAND, seen_by="outside"),

@@ -30,6 +30,7 @@ from envcompare.fingerprint import (
     MODULES,
     OVERWRITTEN,
     OWN_PACKAGES,
+    PACKAGE_FOLDERS,
     START_FILES,
     THROTTLED,
     classify,
@@ -82,7 +83,7 @@ _FELT_LIBRARIES: Final = (
     "libnccl", "_multiarray_umath", "libjemalloc", "libtcmalloc", "libmimalloc",
 )  # fmt: skip
 _INSTALLED_FILE: Final = re.compile(r"/(?:site|dist)-packages/(\w+)")
-_REPORTED_WITH_OTHERS: Final = frozenset({CHANGED_FILES, THROTTLED})
+_REPORTED_WITH_OTHERS: Final = frozenset({CHANGED_FILES, PACKAGE_FOLDERS, THROTTLED})
 _UNSEEN: Final = Evidence(
     text="Seen in only one arm: a command is inspected only now and then.",
 )

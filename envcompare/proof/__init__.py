@@ -31,6 +31,8 @@ _LEAST_S: Final = 5.0  # for a run
 _MOST_FILES: Final = 1000  # that are kept of a change
 _LITTLE: Final = 0.15  # a share below this is followed no further
 _CAUSE: Final = 0.5
+_ALMOST_ALL: Final = 0.9  # a change that surely closes less leaves room for another one
+_MOST_CAUSES: Final = 3
 _PLACEBO_SHARE: Final = 0.1  # a placebo that surely closes more casts doubt on the rounds
 
 
@@ -68,7 +70,14 @@ class Search:
 
         All software together closes it with whatever it holds, and counts where no part of it does.
         """
-        chosen = [self._with_settings(one) for one in self._search(changes)]
+        found, share = self._search(changes)
+        for _ in range(_MOST_CAUSES - 1):
+            if share is None or share.high >= _ALMOST_ALL:
+                break
+            others = self._others(changes, found)
+            more, share = self._search(others, base=found, floor=share.value)
+            found = (*found, *more)
+        chosen = [self._with_settings(one) for one in found]
         outcome: Outcome = "none"
         confirmed, placebo = None, None
         if chosen:
@@ -91,42 +100,58 @@ class Search:
     def _left_s(self) -> float:
         return self.budget_s - (time.monotonic() - self._began_s)
 
-    def _search(self, changes: Group) -> Group:
-        """Return the changes that close most of the gap in the search; none if none do much.
+    def _search(
+        self, changes: Group, *, base: Group = (), floor: float = 0.0
+    ) -> tuple[Group, Share | None]:
+        """Return the changes that close most of the gap in the search, and their share.
 
-        They are several only if no part of them does much.
+        They are several only if no part of them does much; none if no change does. `base` is
+        changed with each of them, and closes a share of `floor` by itself.
         """
         groups = _groups(changes)
         if len(changes) <= 1:
             parts = [part for group in groups for part in self._parts(group)]
-            if not parts:
-                return changes
+            if not parts and not base:
+                return changes, None
             groups = parts if self._is_all_of_image(parts) else groups + parts
         last: Group = ()
+        closed: Share | None = None
         held = 0.0  # the share of `last`, while parts of a group that failed are measured
         measured: list[Group] = []
         while (groups := [one for one in groups if one not in measured]) and (
             self._left_s > _LEAST_S
         ):
             measured += groups
-            shares, failed = self._stage(groups)
-            best = _best(groups, shares)
-            if best is None or shares[best].value < _CAUSE:
+            shares, failed = self._stage(groups, base=base, floor=floor)
+            gains = {at: one.value - floor for at, one in shares.items()}
+            best = _best(groups, gains)
+            if best is None or gains[best] < _CAUSE:
                 # a change that cannot be run hides what the others of its group do
                 halves = [half for group in failed for half in self._parts(group)][:_MOST_ARMS]
                 if halves:
-                    if best is not None and shares[best].value > held:
-                        last, held = groups[best], shares[best].value
+                    if best is not None and gains[best] > held:
+                        last, closed, held = groups[best], shares[best], gains[best]
                     groups = halves
                     continue
-            if best is None or shares[best].value < held:
+            if best is None or gains[best] < held:
                 break
             held = 0.0
-            last = groups[best]
+            last, closed = groups[best], shares[best]
             groups = _groups(last) if len(last) > 1 else self._parts(last)
             if last[0].edit.image and self._is_all_of_image(groups):
                 last, groups = groups[0], self._parts(groups[0])
-        return last
+        return last, closed
+
+    def _others(self, changes: Group, chosen: Group) -> Group:
+        """Return what may be changed besides, and of two images the other files."""
+        if any(one.is_whole for one in chosen):
+            return ()
+        others = [one for one in changes if one not in chosen and not one.is_whole]
+        files = {path for one in chosen for path in one.edit.files}
+        if files and self.files is not None:
+            rest = [path for path in self.files.paths or () if path not in files]
+            others += [self.files.change(rest)] if rest else []
+        return others
 
     def _is_all_of_image(self, parts: Sequence[Group]) -> bool:
         """Return whether an only part is all that differs between two images."""
@@ -171,20 +196,23 @@ class Search:
             return change
         return replace(change, what=f"settings of the image: {settings}") if settings else change
 
-    def _stage(self, groups: Sequence[Group]) -> tuple[dict[int, Share], list[Group]]:
-        """Measure the slow line with each group of changes.
+    def _stage(
+        self, groups: Sequence[Group], *, base: Group, floor: float
+    ) -> tuple[dict[int, Share], list[Group]]:
+        """Measure the slow line with `base` and each group of changes.
 
-        Return the shares that they close, and the groups that failed, which may be divided.
+        Return the shares that they close, if surely more than `floor` beside a base, and the groups
+        that failed, which may be divided.
         """
         names = [f"{_CHANGED}-{at + 1}" for at in range(len(groups))]
-        edits = dict(zip(names, map(_whole, groups), strict=True))
+        edits = {name: _whole((*base, *group)) for name, group in zip(names, groups, strict=True)}
         measured = self._run(edits, _ROUNDS, self._left_s * _STAGE_SHARE)
         shares: dict[int, Share] = {}
         failed: list[Group] = []
         for at, (name, group) in enumerate(zip(names, groups, strict=True)):
-            trial, share = self._trial(measured, name, group)
+            trial, share = self._trial(measured, name, (*base, *group))
             self.tried.append(trial)
-            if share is not None:
+            if share is not None and (not base or share.low > floor):
                 shares[at] = share
             elif name in measured.failed and (measured.folder or name not in measured.lines):
                 failed.append(group)
@@ -274,9 +302,9 @@ def _whole(group: Group) -> Edit:
     return whole
 
 
-def _best(groups: Sequence[Group], shares: Mapping[int, Share]) -> int | None:
+def _best(groups: Sequence[Group], gains: Mapping[int, float]) -> int | None:
     """Return the place of the group that closes most; None if none does much."""
-    much = {at: one.value for at, one in shares.items() if one.value >= _LITTLE}
+    much = {at: gain for at, gain in gains.items() if gain >= _LITTLE}
     others = {at: value for at, value in much.items() if not groups[at][0].is_whole}
     best = max(much, key=lambda at: much[at], default=None)
     other = max(others, key=lambda at: others[at], default=None)

@@ -14,7 +14,13 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from envcompare.config.workloads import VARIABLE_SETTING
-from envcompare.environments.line import engine_call, given_options, option_texts
+from envcompare.environments.line import (
+    PATH,
+    before_path,
+    engine_call,
+    given_options,
+    option_texts,
+)
 from envcompare.fingerprint import READ, holds_for
 from envcompare.fingerprint.sentences import describe
 from envcompare.run_folder.records import FactDifference, FingerprintValue
@@ -46,6 +52,7 @@ _VARIABLES: Final = {
 _SETTINGS: Final = re.compile(
     r"(?:[A-Za-z_]\w*=(?:'[^']*'|\"[^\"$`\\]*\"|[^\s'\"$`;&|()\\]*)[ \t]+)*(?![\s;&|)])"
 )
+_PYTHON_OF_LINE: Final = re.compile(rf"({_SETTINGS.pattern})([^\s;&|()<>'\"$`]*python[\d.]*)(?=\s)")
 _SETTING: Final = re.compile(r"([A-Za-z_]\w*)=('[^']*'|\"[^\"]*\"|\S*)")
 # Options that may be repeated: their values are told apart by a name, or by where they are mounted.
 _BY_NAME: Final = frozenset({"e", "env", "ulimit", "security-opt", "label", "sysctl", "add-host"})
@@ -134,6 +141,8 @@ class Edit:
     commands: tuple[str, ...] = ()  # of the shell, before a line that calls no engine
     variables: tuple[tuple[str, str | None], ...] = ()  # None: it is not set
     image: str = ""  # instead of the line's
+    python: str = ""  # instead of that of a line that calls no engine
+    paths: tuple[str, ...] = ()  # folders that such a line's Python searches first
     files: tuple[str, ...] = ()  # of its image, which become those of the fast line's
     removed: tuple[str, ...] = ()  # options of `run`, as they are written
     added: tuple[str, ...] = ()  # likewise
@@ -145,6 +154,8 @@ class Edit:
             commands=self.commands + other.commands,
             variables=self.variables + other.variables,
             image=self.image or other.image,
+            python=self.python or other.python,
+            paths=self.paths + other.paths,
             files=self.files + other.files,
             removed=self.removed + other.removed,
             added=self.added + other.added,
@@ -168,9 +179,10 @@ class Change:
     @property
     def kind(self) -> Kind:
         """Return the kind of property; the search looks for the kind first."""
-        if self.edit.image or self.edit.files or self.key in {SOFTWARE, _BYTE_CODE}:
+        edit = self.edit
+        if edit.image or edit.files or edit.paths or self.key in {SOFTWARE, _BYTE_CODE}:
             return "software"
-        if self.edit.removed or self.edit.added:
+        if edit.removed or edit.added:
             return "options"
         return next((one.kind for one in _LEVERS if holds_for(one.key, self.key)), "settings")
 
@@ -226,7 +238,8 @@ def edited(line: str, edit: Edit, *, manual: str) -> str:
     call = engine_call(line)
     if call is None:
         first = (*(f"{one} || exit 125" for one in edit.commands), *_exports(edit))
-        return "".join(f"{one}; " for one in first) + _without_settings(line, edit)
+        before = "".join(f"{one}; " for one in first)
+        return before + _with_software(_without_settings(line, edit), edit)
     start, end = call.spans[given_options(call.words, manual)[1]]
     before, image, after = line[:start], edit.image or line[start:end], line[end:]
     roles = _roles(edit)
@@ -244,6 +257,29 @@ def _without_settings(line: str, edit: Edit) -> str:
     end = settings.end() if settings else 0
     kept = (one[0] for one in _SETTING.finditer(line[:end]) if one[1] not in names)
     return "".join(f"{one} " for one in kept) + line[end:]
+
+
+def _with_software(line: str, edit: Edit) -> str:
+    """Return a line without an engine that uses another Python, or other packages first."""
+    if edit.python and (named := _PYTHON_OF_LINE.match(line)):
+        line = f"{named[1]}{edit.python}{line[named.end() :]}"
+    if not edit.paths:
+        return line
+    first = shlex.quote(os.pathsep.join(edit.paths))
+    own = before_path(line, first)
+    return own if own != line else f"export {PATH}={first}${{{PATH}:+:${PATH}}}; {line}"
+
+
+def own_python(fast: str, slow: str) -> list[Change]:
+    """Return the change of one named Python to another, for two lines that call no engine."""
+    if engine_call(fast) is not None or engine_call(slow) is not None:
+        return []
+    named = [_PYTHON_OF_LINE.match(line) for line in (slow, fast)]
+    old, new = ("" if one is None else one[2] for one in named)
+    if old == new or not (old and new):
+        return []
+    edit = Edit(python=new)
+    return [Change(key=SOFTWARE, what=f"{old} → {new}", edit=edit, fix=f"use {new}")]
 
 
 def changes(differences: Iterable[FactDifference], *, cache: str, is_engine: bool) -> list[Change]:

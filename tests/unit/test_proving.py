@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +22,11 @@ from envcompare.proof.levers import (
     changes,
     edited,
     line_changes,
+    own_python,
     own_software,
     replaces,
 )
+from envcompare.proof.packages import package_changes
 from envcompare.report.wording.proofwords import proof_texts
 from envcompare.run_folder.records import FactDifference, FingerprintValue, Proof
 from envcompare.stats.shares import excess_of_share, share_closed
@@ -210,6 +214,7 @@ def simulated(effects: dict[str, float], runs: list[list[str]]) -> Callable[...,
     return measure
 
 
+SEARCHED = "PYTHONPATH=/p${PYTHONPATH:+:$PYTHONPATH}"
 LEVERS = [
     ("seccomp.mode", 0),
     ("limits.nofile", 1024),
@@ -263,8 +268,21 @@ def test_cause_is_found_and_confirmed_beside_a_placebo(word: str, key: str, mend
 
 def test_one_of_two_causes_contributes() -> None:
     """It closes less than half, but more than the placebo."""
-    proof = prove({"seccomp=": 1.3, "nofile=": 1.5, "OMP_NUM": 1.5, "MALLOC": 1.5}, [])
+    proof = prove({"seccomp=": 1.3, "another": 2.0}, [])
     assert proof.outcome == "contributes"
+
+
+def test_two_causes_are_confirmed_together() -> None:
+    """Neither closes the difference by itself, whatever group each is in."""
+    proof = prove({"seccomp=": 1.3, "OMP_NUM": 1.4}, [])
+    assert proof.outcome == "cause"
+    assert proof.confirmed is not None
+    assert set(proof.confirmed.keys) == {"seccomp.mode", "threads.omp"}
+    assert proof.confirmed.share is not None
+    assert proof.confirmed.share.value > 0.9
+    assert "seccomp=unconfined …; docker run --env OMP_NUM_THREADS=2" in proof.mend or (
+        "OMP_NUM_THREADS=2 …; docker run --security-opt seccomp=unconfined" in proof.mend
+    )
 
 
 def test_nothing_that_can_be_changed_is_no_cause() -> None:
@@ -479,6 +497,83 @@ def test_files_that_belong_together_are_not_divided() -> None:
         parts = divided(every)
         assert 2 <= len(parts) <= 4
         assert sorted(path for part in parts for path in part) == sorted(every)
+
+
+@pytest.mark.parametrize(
+    ("line", "edit", "expected"),
+    [
+        ("python x.py", Edit(paths=("/p",)), f"export {SEARCHED}; python x.py"),
+        ("PYTHONPATH=/a python x.py", Edit(paths=("/p", "/q")), "PYTHONPATH=/p:/q:/a python x.py"),
+        ("A='b c' v/bin/python3.11 x.py", Edit(python="u/bin/python"), "A='b c' u/bin/python x.py"),
+        ("cd a && python x.py", Edit(python="u/bin/python"), "cd a && python x.py"),
+    ],
+)
+def test_line_uses_another_python_or_other_packages(line: str, edit: Edit, expected: str) -> None:
+    """And keeps the folders that it names itself."""
+    assert edited(line, edit, manual="") == expected
+
+
+def test_named_pythons_of_two_lines_are_a_change() -> None:
+    """All software of the fast line's one, for lines that call no engine."""
+    (change,) = own_python("a/bin/python x.py", "A=1 b/bin/python3 x.py")
+    assert (change.what, change.edit) == (
+        "b/bin/python3 → a/bin/python",
+        Edit(python="a/bin/python"),
+    )
+    assert change.is_whole
+    assert own_python("a/bin/python x.py", "a/bin/python y.py") == []
+    assert own_python("docker run app a/bin/python", "docker run app b/bin/python") == []
+    assert own_python("a/bin/python x.py", "uv run x.py") == []
+
+
+def site(folder: Path, **packages: str) -> tuple[str]:
+    """Make a folder of packages, given as name=VERSION or name=VERSION:CONTENT."""
+    for name, given in packages.items():
+        version, _, content = given.partition(":")
+        about = folder / f"{name}-{version}.dist-info"
+        about.mkdir(parents=True)
+        (about / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
+        top = folder / ("space" if name.startswith("space") else name)
+        top.mkdir(exist_ok=True)
+        (top / f"{name}.py").write_text(content)
+        files = [f"{top.name}/{name}.py,sha256={content or 'same'},1"]
+        files += [f"../../bin/{name},sha256={folder.name},1", f"{about.name}/METADATA,,"]
+        (about / "RECORD").write_text("\n".join(files))
+    return (str(folder),)
+
+
+def test_packages_of_the_fast_line_are_put_first(tmp_path: Path) -> None:
+    """Those whose version or files differ, together where they share a folder."""
+    same = {"python.version": "3.11"}
+    fast = {**same, "packages.folders": site(
+        tmp_path / "fast", equal="1", built="1:a", new="2", space_a="2", space_b="1", added="3",
+    )}  # fmt: skip
+    slow = {**same, "packages.folders": site(
+        tmp_path / "slow", equal="1", built="1:b", new="1", space_a="1", space_b="3", gone="1",
+    )}  # fmt: skip
+    found = package_changes(fast, slow, place=tmp_path)
+    assert [one.what for one in found] == [
+        "added none → 3",
+        "built 1 → another build",
+        "new 1 → 2",
+        "space-a 1 → 2, space-b 3 → 1",
+    ]
+    assert found[2].fix == "install new==2, built as for the fast line"
+    assert {one.kind for one in found} == {"software"}
+    code = (
+        "import new, space.space_a; from importlib.metadata import version; print(version('new'))"
+    )
+    for change in found:
+        assert Path(change.edit.paths[0]).is_dir()
+    line = edited(
+        f'PYTHONPATH={tmp_path}/slow {sys.executable} -Sc "{code}"', found[2].edit, manual=""
+    )
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True)
+    assert done.stdout == "2\n"
+    other = {**slow, "python.version": "3.12"}
+    assert package_changes(fast, other, place=tmp_path / "other") == []
 
 
 def test_container_gets_the_software_of_this_machine(tmp_path: Path) -> None:

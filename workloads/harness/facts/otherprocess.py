@@ -119,6 +119,7 @@ def _python(folder: str, root: str, given: Dict[str, str]) -> Dict[str, Any]:
         "python.uncompiled": sum(not _has_byte_code(one, version) for _, one in modules),
         "python.start_files": sorted(_start_files([library, *paths], root)),
         "packages": [str(one) for one in installed(sites)],
+        "packages.folders": [one[len(root) :] for one in sites if os.path.isdir(one)],
     }
 
 

@@ -1,0 +1,118 @@
+"""The packages in which the Pythons of two plain lines differ, and folders that hold some of them.
+
+A folder holds links to the packages of the fast line's Python. With the folder first on PYTHONPATH,
+the slow line's Python imports those in place of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import Distribution, distributions
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from envcompare.fingerprint import PACKAGE_FOLDERS
+from envcompare.fingerprint.evidence import entries
+from envcompare.proof.levers import Change, Edit
+from envcompare.run_folder.records import FingerprintValue
+from envcompare.text import first_few
+
+_VERSION: Final = "python.version"
+_KEY: Final = "packages"
+_MOST_NAMED: Final = 3
+_NO_PACKAGE: Final = {"__pycache__", ".."}  # first parts of the paths of other files
+Facts = Mapping[str, FingerprintValue]
+
+
+def package_changes(fast: Facts, slow: Facts, *, place: Path) -> list[Change]:
+    """Return a change for each package in which two Pythons of one minor version differ.
+
+    `fast` and `slow` are the facts of the lines' processes on this machine; links are made in a new
+    folder below `place`. Packages that share a
+    folder, as those of a namespace do, are one change. Packages without a list of their files are
+    left out, as are those that only the slow line's Python has.
+    """
+    if fast.get(_VERSION) is None or fast.get(_VERSION) != slow.get(_VERSION):
+        return []
+    place /= "packages"
+    place.mkdir()
+    wanted, given = (_installed(entries(facts.get(PACKAGE_FOLDERS))) for facts in (fast, slow))
+    differing = {
+        name: one
+        for name, one in wanted.items()
+        if name not in given or _content(one) != _content(given[name])
+    }
+    return [
+        _change(group, given, place / str(number))
+        for number, group in enumerate(_groups(differing.values()))
+    ]
+
+
+def _installed(folders: Sequence[str]) -> dict[str, Distribution]:
+    """Return what is installed in folders, by name; the first of a name counts, as for imports."""
+    found: dict[str, Distribution] = {}
+    for one in distributions(path=list(folders)):
+        if one.metadata["Name"] and one.files:
+            found.setdefault(_name(one), one)
+    return found
+
+
+def _name(one: Distribution) -> str:
+    return one.metadata["Name"].lower().replace("_", "-").replace(".", "-")
+
+
+def _content(one: Distribution) -> tuple[str, frozenset[str]]:
+    """Return the version, and the files with their hashes as the installer has listed them."""
+    own = frozenset(
+        f"{path} {path.hash.value}"
+        for path in one.files or ()
+        if path.hash and not _is_of_installer(path)
+    )
+    return one.version, own
+
+
+def _is_of_installer(path: PurePosixPath) -> bool:
+    """Return whether a file depends on how a package was installed: a program, byte code, notes."""
+    first = path.parts[0]
+    return path.suffix == ".pyc" or first == ".." or first.endswith((".dist-info", ".egg-info"))
+
+
+def _tops(one: Distribution) -> set[str]:
+    """Return the names in the folder of packages that belong to one, with its metadata."""
+    return {path.parts[0] for path in one.files or ()} - _NO_PACKAGE
+
+
+def _groups(every: Iterable[Distribution]) -> list[list[Distribution]]:
+    """Return packages that share a folder together, such as those of a namespace."""
+    groups: list[tuple[set[str], list[Distribution]]] = []
+    for one in sorted(every, key=_name):
+        names = _tops(one)
+        same = [group for group in groups if group[0] & names]
+        groups = [group for group in groups if group not in same]
+        names = names.union(*(known for known, _ in same))
+        groups.append((names, [*(each for _, members in same for each in members), one]))
+    return [members for _, members in groups]
+
+
+def _change(
+    group: Sequence[Distribution], given: Mapping[str, Distribution], place: Path
+) -> Change:
+    """Return the change that puts packages first, by links in a new folder."""
+    place.mkdir()
+    for one in group:
+        for name in sorted(_tops(one)):
+            source = Path(str(one.locate_file(name)))
+            if source.exists() and not (place / name).is_symlink():
+                (place / name).symlink_to(source)
+    said = []
+    for one in group:
+        own = given.get(_name(one))
+        before, after = own.version if own else "none", one.version
+        said.append(f"{_name(one)} {before} → {'another build' if before == after else after}")
+    pins = " ".join(f"{_name(one)}=={one.version}" for one in group)
+    return Change(
+        key=_KEY,
+        what=first_few(said, most=_MOST_NAMED),
+        edit=Edit(paths=(str(place),)),
+        fix=f"install {pins}, built as for the fast line",
+    )
