@@ -1,26 +1,39 @@
 """Print whether `envcompare why --prove` finds and proves the known causes of slow command lines.
 
 The cases are those of slowdowns.py. What was changed counts as the cause if it is one of its facts,
-an option in which the lines differ, or the file or setting of the image: nothing else differs
-between the lines of a case. A run that was stopped goes on with the case it was at. Needs root,
-Docker and gcc. It also writes the gallery of public questions.
+an option in which the lines differ, or the file, setting or package: nothing else differs between
+the lines of a case. Pairs without an effect show how often one is made up, and rounds drawn again
+from those of a proof how often it would come out as it did. A run that was stopped goes on with the
+case it was at. Needs root, Docker and gcc. It also writes the gallery of public questions.
 """
 
 from __future__ import annotations
 
 import math
+import random
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 from faults_page import keep_record, kept_records
-from slowdowns import CASES, UNMEASURED, Case, measured
+from slowdowns import CASES, UNMEASURED, WITHOUT_EFFECT, Case, measured
 
 from bookkeeping import Conditions, Places, Watch, benchmark
+from envcompare.analysis.compare import compare_run
+from envcompare.cli.proving import units
+from envcompare.proof import judged
 from envcompare.report.wording.linewords import line_candidates
+from envcompare.run_folder.results import RunFolder
 
 DATA, PAGE, GALLERY = "causes.jsonl", "causes.md", "gallery.md"
 FIRST = 2  # places on the first screen that count
+EVERY = CASES | WITHOUT_EFFECT
+SHORTER = 1 / 3  # of the budget, for a pair without an effect
+REPLAYS = 20  # of a proof
+LINES = ("fast", "slow", "changed", "placebo")
 MINUS = "\N{MINUS SIGN}"
 Ends = tuple[float, float, float]  # a share and its interval
 
@@ -41,44 +54,50 @@ class Record:
     share: Ends | None = None
     placebo: Ends | None = None
     trials: int = 0
+    rounds: tuple[tuple[float, ...], ...] = ()  # of the proof, in ms: LINES
     conditions: Conditions
 
     @property
     def place(self) -> int | None:
         """Return the place of the cause among the candidates, from 1; None if it is none."""
-        names = CASES[self.case].names
+        names = EVERY[self.case].names
         return next((n for n, key in enumerate(self.candidates, 1) if key in names), None)
 
     @property
     def is_denied(self) -> bool:
         """Tell whether the cause was said to have no effect."""
-        return self.place is None and not set(CASES[self.case].names).isdisjoint(self.denied)
+        return self.place is None and not set(EVERY[self.case].names).isdisjoint(self.denied)
 
     @property
     def is_of_cause(self) -> bool:
         """Tell whether what was changed is the cause, or contains it."""
-        case = CASES[self.case]
-        if {"image.id", "image.files"} & set(self.keys):
-            return self.is_whole or (bool(case.inside) and case.inside in self.what)
-        return any(key in case.names or key.startswith("option.") for key in self.keys)
+        case = EVERY[self.case]
+        if {"image.id", "image.files", "packages", "software"} & set(self.keys):
+            is_named = bool(case.inside) and case.inside in self.what
+            return (self.is_whole or is_named) and len(self.keys) >= case.count
+        known = [key in case.names or key.startswith("option.") for key in self.keys]
+        return sum(known) >= case.count and self.case in CASES
 
     @property
     def is_whole(self) -> bool:
         """Tell whether the image was changed as a whole, without naming what in it counts."""
         case = CASES[self.case]
         is_named = bool(case.inside) and case.inside in self.what
+        if "software" in self.keys:  # the other Python
+            return True
         return case.images[0] != case.images[1] and "image.id" in self.keys and not is_named
 
 
 @benchmark(__doc__, smoke=("--cases", "nofile", "--budget", "30"))
-@click.option("--cases", default=",".join(CASES), show_default=True)
+@click.option("--cases", default=",".join(EVERY), show_default=True)
 @click.option("--budget", default=120.0, help="Seconds a case, twice.", show_default=True)
 @click.option("--base-image", default="envcompare-base:python3.11", help="An image with Python.")
 def main(places: Places, cases: str, *, budget: float, base_image: str) -> None:
     """Measure what is missing, then write the pages."""
     for name in cases.split(","):
         if name not in {record.case for record in _records(places)}:
-            record = _measure(name, base_image, budget_s=budget, places=places)
+            budget_s = budget * (1 if name in CASES else SHORTER)
+            record = _measure(name, base_image, budget_s=budget_s, places=places)
             keep_record(places.results / DATA, record)
             print(_row(record), file=sys.stderr)
     print(write_page(places))
@@ -86,12 +105,13 @@ def main(places: Places, cases: str, *, budget: float, base_image: str) -> None:
 
 def _records(places: Places) -> tuple[Record, ...]:
     records = kept_records(places.results / DATA, Record)
-    return tuple(sorted(records, key=lambda record: list(CASES).index(record.case)))
+    return tuple(sorted(records, key=lambda record: list(EVERY).index(record.case)))
 
 
 def _measure(name: str, base: str, *, budget_s: float, places: Places) -> Record:
     watch = Watch.begin()
-    run = measured(name, base, "--prove", budget_s=budget_s, places=places)
+    folder = measured(name, base, "--prove", budget_s=budget_s, places=places)
+    run = compare_run(folder)
     (compared,) = run.compared
     shown, _ = line_candidates(run, compared)
     differing = [one for one in run.differences if one.arm == compared.arm]
@@ -113,13 +133,35 @@ def _measure(name: str, base: str, *, budget_s: float, places: Places) -> Record
         share=share,
         placebo=placebo,
         trials=len(proof.runs) if proof else 0,
+        rounds=_rounds(folder.path / proof.runs[-1]) if confirmed and proof else (),
         conditions=watch.conditions(),
     )
 
 
+def _rounds(trial: Path) -> tuple[tuple[float, ...], ...]:
+    """Return the times of LINES in each round of a trial that has all of them."""
+    every = units(RunFolder.open(trial).read_samples().samples)
+    whole = [one for one in every if one.keys() >= set(LINES)]
+    return tuple(tuple(round(one[line] / 1e6, 3) for line in LINES) for one in whole)
+
+
+def _replayed(records: Sequence[Record], *, changed: str, placebo: str) -> Counter[str]:
+    """Return how often each outcome is found in rounds that are drawn again with replacement."""
+    draw = random.Random(len(records))
+    outcomes: Counter[str] = Counter()
+    for record in records:
+        rounds = [dict(zip(LINES, one, strict=True)) for one in record.rounds]
+        for _ in range(REPLAYS if rounds else 0):
+            again = draw.choices(rounds, k=len(rounds))
+            outcomes[judged(again, changed=changed, placebo=placebo)] += 1
+    return outcomes
+
+
 def write_page(places: Places) -> str:
     """Write the page and the gallery; return the page."""
-    records = _records(places)
+    every = _records(places)
+    records = tuple(one for one in every if one.case in CASES)
+    without = [one for one in every if one.case not in CASES]
     proven = [one for one in records if one.proof == "cause" and one.is_of_cause]
     wrong = [one for one in records if one.proof == "cause" and not one.is_of_cause]
     first = [one for one in records if one.place is not None and one.place <= FIRST]
@@ -133,23 +175,65 @@ def write_page(places: Places) -> str:
         f"`benchmarks/results/{DATA}`. The table shows the place of the cause among the unproven "
         "candidates, what was changed, what share of the difference the change closes in fresh "
         "rounds (95 % interval), likewise a placebo, and the number of runs of the proof. Both "
-        "lines of a case run in containers of one base image, and differ in the cause alone, but "
-        "for a harmless file in one case and a mount in another.",
+        "lines of a case run in containers of one base image, or in virtual environments of one "
+        "Python, and differ in the cause alone, but for a harmless file in one case, a mount in "
+        "another, and two harmless packages in a third.",
         "",
         "| cause | printed | place | changed | closes | placebo | outcome | runs |",
         "|---|---|---|---|---|---|---|---|",
         *map(_row, records),
         "",
         f"- In {len(proven)} of {len(records)} the cause was proven; in {images} of them only as "
-        "the whole image.",
+        "the whole image or Python.",
         f"- Something else was called the cause in {len(wrong)}.",
         f"- Before any proof, the cause was the first or second candidate in {len(first)}, and was "
         f"ruled out in {sum(one.is_denied for one in records)}.",
+        *_without_effect(without),
+        *_again([one for one in records if one.rounds]),
     ))  # fmt: skip
-    conditions = [one.conditions for one in records]
+    conditions = [one.conditions for one in every]
     places.write_page(PAGE, page, conditions)
     places.write_page(f"../{GALLERY}", _gallery(records), conditions)
     return page
+
+
+def _without_effect(records: Sequence[Record]) -> list[str]:
+    """Return what was found in pairs of lines whose difference their program does not notice."""
+    if not records:
+        return []
+    outcomes = Counter(one.outcome for one in records)
+    named = [one for one in records if one.proof in {"cause", "contributes"}]
+    decided = [one for one in records if one.outcome in {"slower", "faster"}]
+    says = "; ".join(f"{WITHOUT_EFFECT[one.case].says}: {_change(one)}" for one in decided)
+    return [
+        "",
+        "## Pairs without an effect",
+        "",
+        f"{len(records)} of {len(WITHOUT_EFFECT)} pairs that differ in a property which their "
+        "program does not notice, such as a limit on descriptors for a program that opens one "
+        f"file, with a third of the budget: {_counted(outcomes)}; a cause or a part of one was "
+        f"named in {len(named)}.{f' Slower or faster: {says}.' if says else ''}",
+    ]
+
+
+def _again(records: Sequence[Record]) -> list[str]:
+    """Return what proofs would find in other rounds of the same runs."""
+    if not records:
+        return []
+    changed = _replayed(records, changed="changed", placebo="placebo")
+    nothing = _replayed(records, changed="placebo", placebo="slow")
+    return [
+        "",
+        "## Rounds drawn again",
+        "",
+        f"The rounds of {len(records)} proofs, drawn again with replacement, {REPLAYS} times each: "
+        f"of the change, {_counted(changed)}; with the placebo in place of the change, "
+        f"{_counted(nothing)}.",
+    ]
+
+
+def _counted(outcomes: Counter[str]) -> str:
+    return ", ".join(f"{count} × {name}" for name, count in outcomes.most_common())
 
 
 def _missing(records: tuple[Record, ...]) -> str:
@@ -163,7 +247,7 @@ def _row(record: Record) -> str:
     place = "denied" if record.is_denied else str(record.place or "none")
     what = f"`{record.what}`" if record.what else "nothing"
     shares = (_percent(record.share), _percent(record.placebo))
-    says, trials = CASES[record.case].says, str(record.trials)
+    says, trials = EVERY[record.case].says, str(record.trials)
     cells = (says, _change(record), place, what, *shares, record.proof, trials)
     return f"| {' | '.join(cells)} |"
 

@@ -1,7 +1,8 @@
 """Slowdowns in miniature, most of them from public threads: two lines, the second slower.
 
-Both lines of a case run in containers of one base image and differ in the cause alone. They need
-root, Docker and gcc.
+Both lines of a case run in containers of one base image, or in virtual environments of one Python,
+and differ in the cause alone. Those without an effect differ in a property that their program does
+not notice. They need root, Docker and gcc.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from pathlib import Path
 import click
 
 from bookkeeping import HERE, Places
-from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model import RunComparison
 from envcompare.run_folder.results import RunFolder
 
 RESOLVER = HERE / "programs" / "resolver.py"
@@ -99,6 +98,8 @@ PACKAGES = (
     "printf 'Metadata-Version: 2.1\\nName: p%s\\nVersion: 1\\n' $i >p$i-1.dist-info/METADATA; "
     "done\n"
 )
+PACKAGE_NAMES = ("columns", "plain", "reader", "tables", "writer")
+IMPORTS_ALL = f"import {', '.join(PACKAGE_NAMES)}\n"
 LISTS = (
     "import importlib.metadata as m\nprint(len([d.metadata['Name'] for d in m.distributions()]))\n"
 )
@@ -179,7 +180,8 @@ class Case:
     images: tuple[str, str] = ("", "")  # further lines of their Dockerfiles
     files: dict[str, str] = field(default_factory=dict)
     around: str = ""  # what the host needs meanwhile
-    inside: str = ""  # the file or setting of the second image that is the cause
+    inside: str = ""  # the file, setting or package of the second line that is the cause
+    count: int = 1  # of the changes that are the cause together
 
 
 BUILDS = (
@@ -483,6 +485,60 @@ CASES = {
 }  # fmt: skip
 
 
+CASES |= {
+    "package": Case(
+        says="one of three upgraded packages is slower",
+        files={"work.py": IMPORTS_ALL}, names=("packages",), around="environments",
+        inside="reader 2.0",
+        lines=("old/bin/python work.py", "new/bin/python work.py"),
+    ),
+    "two-causes": Case(
+        says="a quota of CPUs, and a variable that traces every allocation",
+        files={"work.py": BURNS + ALLOCATES.replace("20_000", "5_000")}, count=2,
+        names=("cgroup.cpu_quota", "env.PYTHONTRACEMALLOC"),
+        images=("", "ENV PYTHONTRACEMALLOC=9\n"),
+        lines=(f"{RUN} {{0}} python3 /w/work.py", f"{RUN} --cpus 0.7 {{1}} python3 /w/work.py"),
+    ),
+}  # fmt: skip
+
+
+def _unnoticed(
+    says: str, fast: str = "", slow: str = "", images: tuple[str, str] = ("", "")
+) -> Case:
+    """Return two lines that compute with one thread, read one file and print nothing."""
+    lines = (f"{RUN} {fast} {{0}} python3 /w/work.py", f"{RUN} {slow} {{1}} python3 /w/work.py")
+    return Case(says=says, names=(), files={"work.py": WORKS}, lines=lines, images=images)
+
+
+WITHOUT_EFFECT = {
+    "no-nofile": _unnoticed(
+        "a limit on descriptors", "--ulimit nofile=1024:20000", "--ulimit nofile=20000:20000"
+    ),
+    "no-stack": _unnoticed("a limit on the stack", "", "--ulimit stack=4194304"),
+    "no-core": _unnoticed("a limit on core files", "", "--ulimit core=0"),
+    "no-pids": _unnoticed("a limit on processes", "", "--pids-limit 200"),
+    "no-quota": _unnoticed("a quota of two CPUs", "", "--cpus 2"),
+    "no-cpuset": _unnoticed("a set of both CPUs", "", "--cpuset-cpus 0,1"),
+    "no-memory": _unnoticed("a memory limit", "-m 2g", "-m 512m"),
+    "no-shm": _unnoticed("shared memory", "--shm-size 1g", "--shm-size 64m"),
+    "no-seccomp": _unnoticed("a seccomp filter", "--security-opt seccomp=unconfined", ""),
+    "no-capabilities": _unnoticed("no capabilities", "", "--cap-drop ALL"),
+    "no-privileges": _unnoticed("no new privileges", "", "--security-opt no-new-privileges"),
+    "no-scratch": _unnoticed("a scratch folder in memory", "--tmpfs /tmp", ""),
+    "no-user": _unnoticed("another user", "", "--user 1000"),
+    "no-dns": _unnoticed("a name server that does not answer", "", "--dns 127.0.0.9"),
+    "no-proxy": _unnoticed("a proxy", "", "-e http_proxy=http://127.0.0.1:3128"),
+    "no-locale": _unnoticed("a language", "-e LC_ALL=C", "-e LC_ALL=en_US.UTF-8"),
+    "no-asyncio": _unnoticed("a variable of asyncio", images=("", "ENV PYTHONASYNCIODEBUG=1\n")),
+    "no-openmp": _unnoticed("a variable of OpenMP", images=("", "ENV GOMP_CPU_AFFINITY=0-1\n")),
+    "no-threads": _unnoticed("a number of threads", images=("", "ENV OMP_NUM_THREADS=1\n")),
+    "no-arenas": _unnoticed("a variable of malloc", images=("", "ENV MALLOC_ARENA_MAX=1\n")),
+    "no-buffer": _unnoticed("a variable for output", images=("", "ENV PYTHONUNBUFFERED=1\n")),
+    "no-files": _unnoticed("1,000 more files", images=("", MANY.format(1000, 100))),
+}
+"""Pairs of lines that differ in a property which their program does not notice."""
+
+
 UNMEASURED: tuple[tuple[str, str, str, str], ...] = (
     ("NVIDIA/nvidia-docker#1274",
      "Performance difference pytorch tensor-allocation vs running locally",
@@ -515,9 +571,9 @@ UNMEASURED: tuple[tuple[str, str, str, str], ...] = (
 """Threads without a replica: source, title, claim, and what it would need."""
 
 
-def measured(name: str, base: str, *options: str, budget_s: float, places: Places) -> RunComparison:
-    """Return what `envcompare why` finds in the lines of a case, with further options."""
-    case = CASES[name]
+def measured(name: str, base: str, *options: str, budget_s: float, places: Places) -> RunFolder:
+    """Return the run of `envcompare why` on the lines of a case, with further options."""
+    case = (CASES | WITHOUT_EFFECT)[name]
     tags = [IMAGE.format(f"{name}-{arm}") for arm in "ab"]
     out = places.work / "lines" / f"{name}-{time.time():.0f}"
     with tempfile.TemporaryDirectory(prefix="envcompare-lines-") as folder, _around(case, folder):
@@ -528,8 +584,8 @@ def measured(name: str, base: str, *options: str, budget_s: float, places: Place
         return compare_lines(*options, *both, budget_s=budget_s, folder=folder, out=out)
 
 
-def compare_lines(*words: str, budget_s: float, folder: str, out: Path) -> RunComparison:
-    """Return what `envcompare why` finds in a folder, with the variables of a login.
+def compare_lines(*words: str, budget_s: float, folder: str, out: Path) -> RunFolder:
+    """Return the run of `envcompare why` in a folder, with the variables of a login.
 
     Raises click.ClickException if it does not come to its end.
     """
@@ -543,7 +599,7 @@ def compare_lines(*words: str, budget_s: float, folder: str, out: Path) -> RunCo
     if done.returncode not in DECIDED:
         raise click.ClickException(f"{words}: {done.stderr or done.stdout}")
     (path,) = out.iterdir()
-    return compare_run(RunFolder.open(path))
+    return RunFolder.open(path)
 
 
 @contextmanager
@@ -557,6 +613,8 @@ def _around(case: Case, folder: str) -> Iterator[None]:
         path.write_text(content)
     if case.around == "locale":
         _call("localedef", "-i", "en_US", "-f", "UTF-8", str(here / "en_US.UTF-8"))
+    if case.around == "environments":
+        _make_environments(here)
     if case.around == "compile":
         for source, options, made in BUILDS:
             if source in case.files:
@@ -581,6 +639,25 @@ def _around(case: Case, folder: str) -> Iterator[None]:
         for server in servers:
             server.kill()
             server.wait()
+
+
+def _make_environments(here: Path) -> None:
+    """Make two virtual environments with five packages, three of them in other versions."""
+    for name, hashes in (("old", 100), ("new", 300)):
+        _call(sys.executable, "-m", "venv", "--without-pip", str(here / name))
+        (site,) = (here / name).glob("lib/python3*/site-packages")
+        for package in PACKAGE_NAMES:
+            version = "1.0" if name == "old" or package in {"plain", "tables"} else "2.0"
+            about = site / f"{package}-{version}.dist-info"
+            about.mkdir()
+            (about / "METADATA").write_text(
+                f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
+            )
+            count = hashes if package == "reader" else 20
+            (site / f"{package}.py").write_text(PART.replace("100", str(count), 1))
+            (about / "RECORD").write_text(
+                f"{package}.py,sha256={version},1\n{about.name}/METADATA,,\n"
+            )
 
 
 def _call(*words: str, given: str = "") -> None:

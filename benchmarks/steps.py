@@ -19,6 +19,7 @@ from faults_page import keep_record, kept_records
 from slowdowns import compare_lines
 
 from bookkeeping import HERE, Conditions, Places, Watch, benchmark
+from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model import Comparison
 
 DATA, PAGE = "steps.jsonl", "steps.md"
@@ -109,7 +110,8 @@ def _compare(line: str, *options: str, budget_s: float, places: Places) -> Compa
     out = places.work / "steps" / f"{time.time():.0f}"
     words = (*options, "--target", "0.001", line, line)
     with tempfile.TemporaryDirectory(prefix="envcompare-steps-") as folder:
-        (compared,) = compare_lines(*words, budget_s=budget_s, folder=folder, out=out).compared
+        run = compare_lines(*words, budget_s=budget_s, folder=folder, out=out)
+        (compared,) = compare_run(run).compared
     return compared
 
 

@@ -222,19 +222,7 @@ class Search:
         measured = self._run({_CHANGED: _whole(chosen), _PLACEBO: PLACEBO}, None, self._left_s)
         trial, share = self._trial(measured, _CHANGED, chosen)
         placebo = self._share(measured, _PLACEBO)
-        names = {"fast": _FAST, "slow": _SLOW}
-        whole = gap(measured.units, **names)
-        excess = excess_of_share(measured.units, **names, changed=_CHANGED, placebo=_PLACEBO)
-        if None in {share, placebo, whole, excess}:
-            return "not-proven", trial, None if placebo is None else _kept(placebo)
-        assert share is not None
-        assert placebo is not None
-        assert whole is not None
-        assert excess is not None
-        is_steady = placebo.low < _PLACEBO_SHARE and placebo.high > -_PLACEBO_SHARE
-        outcome: Outcome = "not-proven"
-        if is_steady and min(whole.low, share.low, excess.low) > 0:
-            outcome = "cause" if min(share.low, excess.low) > _CAUSE else "contributes"
+        outcome = "not-proven" if share is None or placebo is None else judged(measured.units)
         return outcome, trial, _kept(placebo)
 
     def _run(self, edits: Mapping[str, Edit], rounds: int | None, budget_s: float) -> Measured:
@@ -293,6 +281,26 @@ class Search:
             image = self.files.image_with(edit.files, limit_s=self._left_s)
             edit = replace(edit, image=image, files=())
         return edited(self.slow, edit, manual=self.manual)
+
+
+def judged(
+    units: Sequence[Unit], *, slow: str = _SLOW, changed: str = _CHANGED, placebo: str = _PLACEBO
+) -> Outcome:
+    """Return whether a change is a cause, in rounds of `fast` and these lines.
+
+    A cause surely closes more than half of the gap by itself; a part of it, more than the placebo.
+    Neither is proven if the placebo surely closes more than a tenth, or widens the gap by as much.
+    """
+    names = {"fast": _FAST, "slow": slow}
+    whole = gap(units, **names)
+    share, nothing = (share_closed(units, **names, changed=one) for one in (changed, placebo))
+    excess = excess_of_share(units, **names, changed=changed, placebo=placebo)
+    if share is None or nothing is None or whole is None or excess is None:
+        return "not-proven"
+    is_steady = nothing.low < _PLACEBO_SHARE and nothing.high > -_PLACEBO_SHARE
+    if not is_steady or min(whole.low, share.low, excess.low) <= 0:
+        return "not-proven"
+    return "cause" if min(share.low, excess.low) > _CAUSE else "contributes"
 
 
 def _whole(group: Group) -> Edit:
