@@ -30,6 +30,8 @@ from envcompare.profilers import Tool
 from envcompare.profilers.toolbox import PROFILERS, find_rights, permission
 from envcompare.run_folder.records import SCHEMA, FactClass, FactDifference
 from envcompare.stack import Choice, Options, Progress, Request, choose, newest_major, storage
+from envcompare.stack.building import where_base_is
+from envcompare.stack.storage import ImageStore
 from envcompare.stack.venv import FirstPython, find_interpreter, find_python, first_python
 from envcompare.stack.wheelhouse import is_filled
 from envcompare.text import first_few
@@ -172,6 +174,8 @@ def diagnose(
         findings.append(_host_python(transport, options))
     if software:
         findings.append(_wheels(transport, options, wheels))
+    if not {"venv"} >= set(software.values()):
+        findings += _base(transport, options)
     if transport.name != LOCAL.name and "image" in software.values():
         findings.append(_builder())
     facts = _facts(transport)
@@ -241,6 +245,20 @@ def _wheels(transport: Transport, options: Options, wheels: Choice | StackError)
     else:
         check = unusable(wheels.details, wheels.hint)
     return finding(transport.name, f"wheels for Python {options.python}", check)
+
+
+def _base(transport: Transport, options: Options) -> list[Finding]:
+    """Report whether the base of the image can be had; nothing if an engine cannot be asked."""
+    local, there = (
+        ImageStore(engine=IMAGE_BUILDER.engine, transport=t) for t in (LOCAL, transport)
+    )
+    try:
+        check = Check(version=where_base_is(options.base, local=local, there=there))
+    except StackError as error:
+        check = unusable(f"it is not here and cannot be pulled: {error.details}", error.hint)
+    except UnusableError:
+        return []
+    return [finding(transport.name, f"base image {options.base}", check)]
 
 
 def _builder() -> Finding:

@@ -77,6 +77,23 @@ def require_base(
         _pull(local, base, progress)
 
 
+def where_base_is(base: str, *, local: ImageStore, there: ImageStore) -> str:
+    """Return where the base image, or an image built on it, can be had; nothing is pulled.
+
+    Raises StackError if it cannot be had, and UnusableError if an engine cannot be used.
+    """
+    if is_built_on(base, there) or is_built_on(base, local):
+        return "an image is built on it"
+    if find(local, base) is not None:
+        return "is here"
+    try:
+        with local.connect() as client:
+            client.images.get_registry_data(base)
+    except UnusableError as error:
+        raise _no_base(base, error.details, local) from error
+    return "not here yet; its registry has it"
+
+
 @one_at_a_time
 def build(wanted: Recipe, *, local: ImageStore, progress: Progress) -> Image:
     """Return the workload image in the local engine, built if missing.
@@ -233,13 +250,17 @@ def _pull(local: ImageStore, base: str, progress: Progress) -> Image:
         message = _pull_without_client(local, base)
     image = find(local, base)
     if image is None:
-        raise StackError(
-            f"the base image {base} is not here and cannot be pulled",
-            details=message,
-            hint=f"correct the name, bring it here with {local.engine.program} pull or load, or "
-            "name another with --base-image (containers/base.sh makes one without a registry)",
-        )
+        raise _no_base(base, message, local)
     return image
+
+
+def _no_base(base: str, why: str, local: ImageStore) -> StackError:
+    return StackError(
+        f"the base image {base} is not here and cannot be pulled",
+        details=why,
+        hint=f"correct the name, bring it here with {local.engine.program} pull or load, or "
+        "name another with --base-image (containers/base.sh makes one without a registry)",
+    )
 
 
 def _pull_without_client(local: ImageStore, base: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from lab import Lab
+from runs import BASE
 
 from envcompare.doctor.checks import Finding, diagnose
 from envcompare.stack import Options, storage
@@ -110,6 +111,23 @@ def test_a_python_that_is_not_there_is_a_finding_and_no_error() -> None:
     assert (python.is_usable, python.is_needed) == (False, True)
     assert python.problem is not None
     assert python.problem.hint == "install python3.1 there, or name one with --vm-python"
+
+
+@pytest.mark.engine("docker")
+def test_base_image_that_cannot_be_had_is_found_before_a_run() -> None:
+    """One that is here needs no registry."""
+    there, none = (
+        next(
+            one
+            for one in diagnose(LOCAL, (("docker", "image"),), options=Options(base_image=name))
+            if one.subject == f"base image {name}"
+        )
+        for name in (BASE, "localhost:9/envcompare-none:1")
+    )
+    assert (there.is_usable, none.is_usable, none.is_needed) == (True, False, True)
+    assert none.problem is not None
+    assert "cannot be pulled" in none.problem.brief
+    assert "--base-image" in none.problem.hint
 
 
 def _by_subject(transport: Transport) -> dict[str, Finding]:
