@@ -139,9 +139,7 @@ _FAILED: Final = {
 _WHY: Final = {
     "why": Column(
         "text",
-        "Why it is inconclusive, failed or was not run: too-few, control-failed, not-selected, "
-        "target-first, failed, reference-failed, cell-ended, no-complete-round, size-skipped "
-        "or not-planned",
+        "Why it is inconclusive, failed or was not run, as a code (see below)",
     ),
     "failure": Column("text", "What failed, as it was recorded while measuring"),
 }

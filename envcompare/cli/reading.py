@@ -48,7 +48,8 @@ _OWN: Final = ("run.json", "samples.jsonl", "events.jsonl", "fingerprints", "log
 @click.option(
     "--columns",
     type=click.Choice(["main", "all"]),
-    help="Columns of csv: main has eight, and a row for each comparison.  [default: main]",
+    help="csv: main has eight columns, and a row for each comparison.  [default: main]  json: main "
+    "has verdicts, reasons and the proof.  [default: all]",
 )
 @click.option(
     "--figures",
@@ -65,6 +66,7 @@ def report(display: Display, /, run_folder: Path, figures: Path | None, **asked:
     envcompare report results/RUN --output page.html              the page elsewhere
     envcompare report results/RUN --format md                     for a pull request
     envcompare report results/RUN --format csv --columns all      a row for each number
+    envcompare report results/RUN --format json --columns main    the answer, for a program
     envcompare report results/RUN --figures figures/              every chart, for a paper
 
     A page outside the run folder has no links to files in it.
@@ -77,7 +79,7 @@ def report(display: Display, /, run_folder: Path, figures: Path | None, **asked:
     if form == "html":
         comparison = _page(folder, output, is_opened=is_opened)
     else:
-        comparison = _data(folder, form, output, columns=asked["columns"] or "main")
+        comparison = _data(folder, form, output, columns=asked["columns"])
     if figures is not None:
         _draw(comparison, figures, display)
 
@@ -91,8 +93,8 @@ def _check(
     is_opened: bool,
 ) -> None:
     """Refuse impossible options before anything is analysed."""
-    if columns is not None and form != "csv":
-        raise ConfigError(f"--columns is for csv, not for {form}", hint="leave it out")
+    if columns is not None and form not in {"csv", "json"}:
+        raise ConfigError(f"--columns is for csv and json, not for {form}", hint="leave it out")
     if is_opened and form != "html":
         raise ConfigError(f"--open is for the page, not for {form}", hint="leave one of them out")
     if output is not None:
@@ -204,15 +206,18 @@ def _page(folder: RunFolder, output: Path | None, *, is_opened: bool) -> RunComp
     return comparison
 
 
-def _data(folder: RunFolder, form: str, output: Path | None, *, columns: str) -> RunComparison:
+def _data(
+    folder: RunFolder, form: str, output: Path | None, *, columns: str | None
+) -> RunComparison:
     """Write a run in a format other than a page; its folder stays unchanged."""
     from envcompare.analysis.compare import compare_run
 
     comparison = compare_run(folder)
     if form == "json":
+        from envcompare.report.exports import answer
         from envcompare.run_folder.results import json_bytes
 
-        content = json_bytes(comparison)
+        content = json_bytes(answer(comparison) if columns == "main" else comparison)
     elif form == "md":
         from envcompare.report import markdown
         from envcompare.report.summary import summary

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
+import shlex
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
 
 from envcompare.analysis.frames import TABLE, Frame, table_frame
-from envcompare.analysis.model import RunComparison
+from envcompare.analysis.model import Outcome, ReasonKind, RunComparison
 from envcompare.errors import ConfigError
 from envcompare.report.charts import Chart, paper_files
 from envcompare.report.charts.roofline import roofline_chart
@@ -20,6 +25,7 @@ from envcompare.report.wording import arms_in, cell_labels
 from envcompare.report.wording.profilewords import is_timed
 from envcompare.report.wording.verdicts import reasons_text
 from envcompare.run_folder import replace_file, write_error
+from envcompare.run_folder.records import SCHEMA, Proof
 from envcompare.text import counted, visible
 
 FORMULAS: Final = ("=", "+", "-", "@", "\t", "'")
@@ -45,13 +51,63 @@ def csv_text(run: RunComparison, *, is_whole: bool = True) -> str:
         elif column.kind == "yes or no":
             frame[name] = frame[name].map({True: "true", False: "false"})
     if not is_whole and is_timed(run):
-        decides = frame["is_primary"].eq("true") | frame["metric"].isna()
-        is_answer = decides & frame["outcome"].notna() & frame["is_control"].ne("true")
-        frame = frame.loc[is_answer, list(_ANSWER)]
+        frame = _decided(frame).loc[:, list(_ANSWER)]
     elif not is_whole:
         frame = frame[list(_QUANTITY)]
     text: str = frame.to_csv(index=False, lineterminator="\r\n")
     return text
+
+
+def _decided(frame: Frame) -> Frame:
+    """Return the row of each comparison that its verdict rests on, without those of the control."""
+    decides = frame["is_primary"].isin((True, "true")) | frame["metric"].isna()
+    is_answer = frame["outcome"].notna() & ~frame["is_control"].isin((True, "true"))
+    return frame.loc[decides & is_answer]
+
+
+class AnsweredComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """A verdict as in the table of comparisons, which describes the values."""
+
+    host: str | None = None
+    workload: str | None = None
+    parameters: str | None = None
+    arm: str | None = None
+    reference_arm: str | None = None
+    outcome: Outcome
+    ratio: Annotated[float | None, Meta(description="time in the arm ÷ in the reference")] = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    level: Annotated[float | None, Meta(description="of the interval")] = None
+    margin: Annotated[float | None, Meta(description="a ratio of 1 ± it is equivalent")] = None
+    why: ReasonKind | None = None
+    reason: Annotated[str | None, Meta(description="the same as a sentence")] = None
+    candidates: Annotated[str | None, Meta(description="keys of facts, with commas")] = None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program needs of a run."""
+
+    run_id: str
+    created: str
+    tool_version: str
+    command: Annotated[str, Meta(description="that measures it again")]
+    comparisons: tuple[AnsweredComparison, ...]
+    proof: Proof | None = None
+    schema: Literal[2] = SCHEMA
+
+
+def answer(run: RunComparison) -> Answer:
+    """Return verdicts, reasons, candidates, proof and command; a page holds them, too."""
+    frame = _decided(_table(run))[list(AnsweredComparison.__struct_fields__)]
+    rows = json.loads(frame.to_json(orient="records", double_precision=9))
+    return Answer(
+        run_id=visible(run.run_id),
+        created=visible(run.created),
+        tool_version=visible(run.tool_version),
+        command=visible(shlex.join(run.command_line)),
+        comparisons=msgspec.convert(rows, tuple[AnsweredComparison, ...]),
+        proof=run.proof,
+    )
 
 
 def parquet_bytes(run: RunComparison) -> bytes:

@@ -11,12 +11,14 @@ from functools import cache
 from importlib.resources import files as package_files
 from typing import Final
 
+import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: TID251 — its home
 from markupsafe import Markup, escape
 
 from envcompare.analysis.model import RunComparison
 from envcompare.report import Section, shared_axis
 from envcompare.report.charts import ChartBudget
+from envcompare.report.exports import answer
 from envcompare.report.sections import failures_section, method_section, reproduce_section
 from envcompare.report.sections.answer import answer_section, overview_section
 from envcompare.report.sections.charted import (
@@ -170,6 +172,7 @@ def render(comparison: RunComparison, *, files: tuple[str, ...] = ()) -> str:
         .get_template("report.html.j2")
         .render(
             page=page(comparison, files),
+            answer=msgspec.to_builtins(answer(comparison)),
             style=Markup(style),  # noqa: S704 — our own file
             script=Markup(script),  # noqa: S704 — our own file
             policy=_policy(style, script),

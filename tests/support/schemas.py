@@ -10,6 +10,7 @@ from envcompare.analysis.compare import RunStatus
 from envcompare.analysis.model import RunComparison
 from envcompare.analysis.two_runs import CombinedRuns, GatedRun, RunChange
 from envcompare.doctor.checks import Examination
+from envcompare.report.exports import Answer
 from envcompare.run_folder.captures import Capture
 from envcompare.run_folder.profiles import ProfileRecord, Roofs
 from envcompare.run_folder.records import Event, FingerprintRecord, Proof, RunRecord, Sample
@@ -28,6 +29,7 @@ _TYPES = {
     "doctor": Examination,  # of `envcompare doctor --format json`
     "status": RunStatus,  # of `envcompare status --format json`
     "change": RunChange,  # of `envcompare compare BEFORE AFTER --format json`
+    "answer": Answer,  # of `envcompare report RUN --format json --columns main`, and of the page
     "combined": CombinedRuns,  # of `envcompare combine RUN RUN… --format json`
 }
 SCHEMA_NAMES = tuple(_TYPES)

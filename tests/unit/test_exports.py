@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -15,10 +16,11 @@ from hypothesis import Phase, given, settings
 from pyarrow import parquet  # noqa: TID251 — it reads back what was written
 
 from envcompare.analysis.frames import TABLE
-from envcompare.analysis.model import Reason, RunComparison, Tail
+from envcompare.analysis.model import Reason, ReasonKind, RunComparison, Tail
 from envcompare.errors import ConfigError
 from envcompare.report import exports
-from envcompare.report.exports import FORMULAS, csv_text, parquet_bytes
+from envcompare.report.exports import FORMULAS, Answer, answer, csv_text, parquet_bytes
+from envcompare.report.page import render
 from envcompare.run_folder.records import Failure
 from envcompare.text import visible
 from tests.data.report.builders import HOSTILE, SLOWER, example, run_of, runs
@@ -248,3 +250,24 @@ def test_usual_csv_has_eight_columns_and_a_row_for_each_comparison() -> None:
     assert len(compared) < len(run.comparisons)
     assert [row["outcome"] for row in rows] == [one.outcome for one in compared]
     assert len({tuple(row.values())[:4] for row in rows}) == len(rows)
+
+
+@SETTINGS
+@given(runs(names=HOSTILE))
+def test_page_and_json_hold_the_same_answer(run: RunComparison) -> None:
+    """A name in it ends no script, and every verdict of the table is there."""
+    found = re.findall(r'id="answer">(.*?)</script>', render(run), re.DOTALL)
+    assert len(found) == 1
+    assert not set("<>&") & set(found[0])
+    told = msgspec.json.decode(html.unescape(found[0]), type=Answer)
+    assert told == answer(run)
+    rows = list(csv.DictReader(io.StringIO(csv_text(run, is_whole=False), newline="")))
+    outcomes = [one["outcome"] for one in rows if "outcome" in one]
+    assert [one.outcome for one in told.comparisons] == outcomes
+
+
+def test_codes_of_reasons_are_documented() -> None:
+    """Those of a run; two runs have codes of their own."""
+    codes = re.findall(r"^\| `([a-z-]+)` \| [^|]+ \|$", PAGE.read_text(), re.MULTILINE)
+    of_two = {"other-metric", "only-before", "mean-open", "unknown"}
+    assert set(codes) == set(get_args(ReasonKind)) - of_two
