@@ -55,7 +55,13 @@ _OWN: Final = ("run.json", "samples.jsonl", "events.jsonl", "fingerprints", "log
     "--figures",
     type=PATH,
     metavar="DIR",
-    help="Write every chart as SVG, PNG and PDF.",
+    help="Write every chart as SVG, PNG and PDF, with captions and a paragraph of methods.",
+)
+@click.option(
+    "--width",
+    type=click.FloatRange(min=20, max=1000),
+    metavar="MM",
+    help="Width of the figures in millimetres.",
 )
 @click.pass_obj
 def report(display: Display, /, run_folder: Path, figures: Path | None, **asked: Any) -> None:  # noqa: ANN401
@@ -75,13 +81,15 @@ def report(display: Display, /, run_folder: Path, figures: Path | None, **asked:
 
     folder = RunFolder.open(run_folder)
     form, output, is_opened = asked["form"], asked["output"], asked["is_opened"]
+    if asked["width"] is not None and figures is None:
+        raise ConfigError("--width is for --figures", hint="add --figures DIR, or leave it out")
     _check(form, output, figures, columns=asked["columns"], is_opened=is_opened)
     if form == "html":
         comparison = _page(folder, output, is_opened=is_opened)
     else:
         comparison = _data(folder, form, output, columns=asked["columns"])
     if figures is not None:
-        _draw(comparison, figures, display)
+        _draw(comparison, figures, display, width_mm=asked["width"])
 
 
 def _check(
@@ -233,14 +241,22 @@ def _data(
     return comparison
 
 
-def _draw(comparison: RunComparison, figures: Path, display: Display) -> None:
+def _draw(
+    comparison: RunComparison, figures: Path, display: Display, *, width_mm: float | None
+) -> None:
     """Write the charts; messages go to stderr, since stdout may hold a table."""
     from envcompare.report.charts.rendering import ChartsError
-    from envcompare.report.exports import charts_of, left_out_sentence, write_figures
+    from envcompare.report.exports import (
+        captions_of,
+        charts_of,
+        left_out_sentence,
+        write_figures,
+    )
 
     charts = charts_of(comparison)
     try:
-        written = write_figures(charts, figures)
+        said = captions_of(comparison, charts)
+        written = write_figures(charts, figures, captions=said, width_mm=width_mm)
     except ChartsError as error:
         display.say(f"figures are left out: {error.details}")
         return

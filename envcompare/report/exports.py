@@ -7,6 +7,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -22,6 +23,12 @@ from envcompare.report.charts.sweeps import forest_chart, ladder_charts, sweep_c
 from envcompare.report.charts.times import startup_charts, step_chart, time_chart
 from envcompare.report.sections.profiletables import why_no_ratio
 from envcompare.report.wording import arms_in, cell_labels
+from envcompare.report.wording.methodwords import (
+    device_sentences,
+    level_sentence,
+    method_rules,
+    replication_sentence,
+)
 from envcompare.report.wording.profilewords import is_timed
 from envcompare.report.wording.verdicts import reasons_text
 from envcompare.run_folder import replace_file, write_error
@@ -179,8 +186,38 @@ MOST_FIGURES: Final = 200
 _OPTION: Final = "--figures"
 
 
-def write_figures(charts: Sequence[Chart], folder: Path) -> tuple[Path, ...]:
-    """Write the first charts, each as NAME.svg, NAME.png and NAME.pdf, and return the paths.
+CAPTIONS: Final = "captions.md"
+
+
+def captions_of(run: RunComparison, charts: Sequence[Chart]) -> str:
+    """Return a caption for each figure, and how the run was measured, for a paper."""
+    rules = [
+        f"{name}: {text.rstrip('.')}."
+        for name, text in method_rules(run)
+        if not text.endswith(".md")
+    ]
+    parts = [
+        "# Captions",
+        *(f"`{one.name}`: {one.title}. {one.description}" for one in charts[:MOST_FIGURES]),
+        "# Methods",
+        " ".join((
+            f"Measured {' and '.join(device_sentences(run))} with envcompare {run.tool_version}.",
+            replication_sentence(run),
+            level_sentence(run),
+            f"The margin of equivalence is ±{100 * run.margin:g} %.",
+            *rules,
+        )),
+        f"`{shlex.join(run.command_line)}`",
+    ]  # fmt: skip
+    return "\n\n".join(visible(part) for part in parts if part) + "\n"
+
+
+def write_figures(
+    charts: Sequence[Chart], folder: Path, *, captions: str = "", width_mm: float | None = None
+) -> tuple[Path, ...]:
+    """Write the first charts, each as NAME.svg, NAME.png and NAME.pdf, and their captions.
+
+    Returns the paths. A width in millimetres holds for all charts.
 
     Creates the folder if missing, and replaces existing files atomically. Raises ConfigError if a
     file is in the way, RunFolderError if writing fails.
@@ -191,14 +228,18 @@ def write_figures(charts: Sequence[Chart], folder: Path) -> tuple[Path, ...]:
     except OSError as error:
         raise write_error(folder, error, what="made", option=_OPTION) from error
     written = []
-    for chart in charts[:MOST_FIGURES]:
-        for ending, content in paper_files(chart).items():
-            path = folder / f"{chart.name}.{ending}"
-            try:
-                replace_file(path, content)
-            except OSError as error:
-                raise write_error(path, error, option=_OPTION) from error
-            written.append(path)
+    contents = (
+        (f"{chart.name}.{ending}", content)
+        for chart in charts[:MOST_FIGURES]
+        for ending, content in paper_files(chart, width_mm=width_mm).items()
+    )
+    for name, content in chain(contents, [(CAPTIONS, captions.encode())] * bool(captions)):
+        path = folder / name
+        try:
+            replace_file(path, content)
+        except OSError as error:
+            raise write_error(path, error, option=_OPTION) from error
+        written.append(path)
     return tuple(written)
 
 

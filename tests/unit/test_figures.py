@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from profilepages import profiled_run
 from envcompare.errors import ConfigError, RunFolderError
 from envcompare.report import exports
 from envcompare.report.charts import Chart
-from envcompare.report.exports import charts_of, left_out_sentence, write_figures
+from envcompare.report.exports import captions_of, charts_of, left_out_sentence, write_figures
 
 
 def small_charts() -> tuple[Chart, ...]:
@@ -46,6 +47,38 @@ def test_the_picture_has_at_least_twice_the_pixels(tmp_path: Path) -> None:
     wide = int.from_bytes(picture[16:20], "big")
     svg = next(path for path in written if path.suffix == ".svg").read_text(encoding="utf-8")
     assert wide >= 2 * float(parsed(svg).get("width", "0"))
+
+
+def test_figures_have_the_width_that_is_asked_for(tmp_path: Path) -> None:
+    """A point of the page is a unit of the drawing; an inch has 300 dots."""
+    written = write_figures(small_charts(), tmp_path, width_mm=84)
+    for path in written:
+        content = path.read_bytes()
+        if path.suffix == ".svg":
+            assert float(parsed(content.decode()).get("width", "0")) == pytest.approx(
+                238.1, abs=0.1
+            )
+        elif path.suffix == ".png":
+            assert int.from_bytes(content[16:20], "big") == pytest.approx(992, abs=2)
+        else:
+            box = re.search(rb"/MediaBox \[0 0 ([\d.]+) ", content)
+            assert box is not None
+            assert float(box[1]) == pytest.approx(238.1, abs=0.5)
+
+
+def test_captions_and_methods_can_be_pasted(tmp_path: Path) -> None:
+    """Each figure has its own, and the methods say how many restarts and which margin."""
+    cell = spread_cell({"vm": 0.01, "docker": 0.011})
+    run = run_of((cell,), (compared("docker", cell, estimate(8, 7, 9)),))
+    charts = charts_of(run)
+    write_figures(charts, tmp_path, captions=captions_of(run, charts))
+    text = (tmp_path / "captions.md").read_text(encoding="utf-8")
+    first, methods = text.split("# Methods")
+    assert all(f"`{one.name}`: {one.title}." in first for one in charts)
+    assert f"envcompare {run.tool_version}" in methods
+    assert f"±{100 * run.margin:g} %" in methods
+    assert ".." not in methods
+    assert "docs/" not in methods
 
 
 def test_a_run_draws_every_kind_of_chart() -> None:

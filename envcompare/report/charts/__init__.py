@@ -100,6 +100,9 @@ _NEEDLESS: Final = frozenset({
 })  # fmt: skip
 _FONT: Final = "Liberation Sans, Arial, sans-serif"
 _SIZE: Final = 12
+_MM_PER_INCH: Final = 25.4
+_POINTS_PER_INCH: Final = 72
+_DOTS_PER_INCH: Final = 300
 _SCALE: Final = 2.5  # of PNG: 180 dots an inch
 MOST_CHARTS: Final = 60
 MOST_CHARACTERS: Final = 400_000  # of all charts; some charts need ten times as many as others
@@ -423,14 +426,31 @@ def drawn(chart: Chart) -> Markup:
     return Markup(clean_svg(_svg(chart, PAGE), chart))  # noqa: S704 — an XML serialiser wrote every text in it
 
 
-def paper_files(chart: Chart) -> dict[str, bytes]:
-    """Return the files of a chart in light colours on white, by file extension."""
+def paper_files(chart: Chart, *, width_mm: float | None = None) -> dict[str, bytes]:
+    """Return the files of a chart in light colours on white, by file extension.
+
+    With a width in millimetres the chart is scaled to it, and PNG has 300 dots per inch.
+    """
     svg = clean_svg(_svg(chart, PAPER), chart, font=_FONT)
+    scale = _SCALE
+    if width_mm is not None:
+        # a unit of the drawing becomes a point of the PDF
+        svg = _scaled(svg, width_mm * _POINTS_PER_INCH / _MM_PER_INCH)
+        scale = _DOTS_PER_INCH / _POINTS_PER_INCH
     return {
         "svg": svg.encode(),
-        "png": converted("svg_to_png", svg=svg, scale=_SCALE),
+        "png": converted("svg_to_png", svg=svg, scale=scale),
         "pdf": converted("svg_to_pdf", svg=svg),
     }
+
+
+def _scaled(svg: str, width: float) -> str:
+    """Return an SVG with another width, and a height in proportion."""
+    root = fromstring(svg)  # noqa: S314 — our own
+    factor = width / float(root.get("width", width))
+    height = factor * float(root.get("height", 0))
+    size = f'width="{width:.2f}" height="{height:.2f}"'
+    return re.sub(r'width="[^"]*" height="[^"]*"', size, svg, count=1)
 
 
 def _svg(chart: Chart, palette: Palette) -> str:
