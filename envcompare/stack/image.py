@@ -10,16 +10,19 @@ import contextlib
 import hashlib
 import json
 import re
+import tarfile
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from envcompare import bundled
 from envcompare.errors import StackError, UnusableError
 from envcompare.stack import LOCK_LABEL, Progress, failure, storage
 from envcompare.stack.storage import ImageStore, Wheelhouse, retry_while_restarting, steps
-from envcompare.text import Command
+from envcompare.text import Command, counted
 from envcompare.transport import (
     CONTENT_S,
     Drain,
@@ -51,6 +54,7 @@ _CONFIG = (
     "User", "Volumes", "WorkingDir",
 )  # fmt: skip
 _CHUNK_BYTES = 1 << 16
+_MOST_IMAGES = 500  # of a host that are asked for their layers
 # `docker save ID` leaves out the name, so that a broken stream never moves a name. The ID is the
 # last word of the output; an engine that keeps images in containerd has a different ID.
 _LOAD = r"""
@@ -310,9 +314,15 @@ class Piped:
 
 
 def pipe(
-    source: tuple[Transport, Command], sink: tuple[Transport, Command], *, on_progress: OnProgress
+    source: tuple[Transport, Command],
+    sink: tuple[Transport, Command],
+    *,
+    on_progress: OnProgress,
+    without: frozenset[str] = frozenset(),
 ) -> Piped:
     """Pipe the first command into the second; kill both on failure.
+
+    `without` are digests of layers that are left out of an archive of `docker save`.
 
     Raises CommandTimeoutError when the transfer stalls.
     """
@@ -325,7 +335,7 @@ def pipe(
         copy = f"the image on its way from {source[0].name} to {sink[0].name}"
         with StallWatch(copy, writer, reader) as watch:
             writer.stdin.close()
-            _copy(writer, reader, on_progress, watch)
+            _copy(writer, reader, on_progress, watch, without)
             watch.note_all_sent()
             exits = (writer.wait(), reader.wait())
         killing.pop_all()
@@ -349,8 +359,10 @@ def deliver(store: ImageStore, image: Image, *, local: ImageStore, progress: Pro
             *storage.image_needs(store, "received image"),
         )
         storage.require(needs, amount, purpose=image.name)
-        progress.begin(f"sending {image.name}, {size}, to {store.transport.name}")
-        identity = _send(local, store, image, progress)
+        known = _layers_there(store, image)
+        but = f" without {counted(len(known), 'layer')} that it has" if known else ""
+        progress.begin(f"sending {image.name}, {size}, to {store.transport.name}{but}")
+        identity = _send(local, store, image, progress, without=known)
         there = look_up(store, identity)
     if there is None or there.layers != image.layers:
         raise StackError(
@@ -362,8 +374,37 @@ def deliver(store: ImageStore, image: Image, *, local: ImageStore, progress: Pro
     return there
 
 
-def _send(local: ImageStore, store: ImageStore, image: Image, progress: Progress) -> str:
-    """Stream the image into the host's engine and name it there; return its ID there."""
+def _layers_there(store: ImageStore, image: Image) -> frozenset[str]:
+    """Return the first layers of an image that an image of the host begins with, by digest."""
+    if not store.engine.finds_layers:
+        return frozenset()
+    listed = store.ask("image", "ls", "--quiet", "--no-trunc").stdout.split()
+    images = list(dict.fromkeys(listed))[:_MOST_IMAGES]
+    form = ("--format", "{{json .RootFS.Layers}}")
+    lines = (
+        store.ask("image", "inspect", *form, "--", *images).stdout.splitlines() if images else []
+    )
+    known: list[str] = []
+    for line in lines:
+        pairs = zip(image.layers, json.loads(line) or (), strict=False)
+        same = [mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+        known = max(known, same, key=len)
+    return frozenset(known)
+
+
+def _send(
+    local: ImageStore,
+    store: ImageStore,
+    image: Image,
+    progress: Progress,
+    *,
+    without: frozenset[str],
+) -> str:
+    """Stream the image into the host's engine and name it there; return its ID there.
+
+    If the engine cannot take layers from its other images, as with containerd's store, all are
+    sent.
+    """
     load = ("sh", "-c", _LOAD, "sh", store.engine.program, _given_name(image))
 
     def sent() -> Piped:
@@ -372,9 +413,12 @@ def _send(local: ImageStore, store: ImageStore, image: Image, progress: Progress
                 (local.transport, local.command("save", image.id)),
                 (store.transport, Command(argv=load)),
                 on_progress=on_progress,
+                without=without,
             )
 
     piped = retry_while_restarting(store.engine, store.transport, sent)
+    if not piped.succeeded and without:
+        return _send(local, store, image, progress, without=frozenset())
     if not piped.succeeded:
         client = store.engine.program
         raise failure(
@@ -394,18 +438,69 @@ def _given_name(image: Image) -> str:
     return image.name if is_name and repository and "/" not in tag else ""
 
 
-def _copy(writer: Process, reader: Process, on_progress: OnProgress, watch: StallWatch) -> None:
-    sent = 0
+def _copy(
+    writer: Process,
+    reader: Process,
+    on_progress: OnProgress,
+    watch: StallWatch,
+    without: frozenset[str],
+) -> None:
+    source = _Watched(writer.stdout, on_progress, watch)
     try:
-        while chunk := writer.stdout.read(_CHUNK_BYTES):
+        if without:
+            _copy_archive(source, reader.stdin, without)
+        while chunk := source.read(_CHUNK_BYTES):
             reader.stdin.write(chunk)
-            watch.note_progress()
-            sent += len(chunk)
-            on_progress(sent)
-    except BrokenPipeError:
-        writer.kill()  # the reader ended early; its exit code has the reason
+    except (BrokenPipeError, tarfile.TarError):
+        writer.kill()  # an end stopped early; its exit code has the reason
     finally:
         reader.stdin.close()
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A stream that tells how much of it was read."""
+
+    stream: IO[bytes]
+    on_progress: OnProgress
+    watch: StallWatch
+    done_bytes: int = 0
+
+    def read(self, size: int) -> bytes:
+        chunk = self.stream.read(size)
+        self.watch.note_progress()
+        self.done_bytes += len(chunk)
+        self.on_progress(self.done_bytes)
+        return chunk
+
+
+def _copy_archive(source: _Watched, sink: IO[bytes], without: frozenset[str]) -> None:
+    """Copy an archive of `docker save` but for layers with these digests.
+
+    Archives of Docker 25 and later name a layer by its digest; of older ones each is read first.
+    """
+    with (
+        tarfile.open(fileobj=source, mode="r|") as saved,  # type: ignore[call-overload]  # only read
+        tarfile.open(fileobj=sink, mode="w|") as sent,
+    ):
+        for member in saved:
+            content = saved.extractfile(member) if member.isreg() else None
+            folder, _, name = member.name.rpartition("/")
+            if content is None or (folder == "blobs/sha256" and f"sha256:{name}" in without):
+                if content is None:
+                    sent.addfile(member)
+                continue
+            if name != "layer.tar":
+                sent.addfile(member, content)
+                continue
+            with tempfile.TemporaryFile() as kept:
+                digest = hashlib.sha256()
+                while chunk := content.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+                    kept.write(chunk)
+                if f"sha256:{digest.hexdigest()}" not in without:
+                    kept.seek(0)
+                    sent.addfile(member, kept)
 
 
 def with_data(

@@ -208,6 +208,30 @@ def test_a_stream_that_breaks_leaves_no_image(
     run(first, Command(argv=("docker", "image", "rm", "-f", blob.id)))
 
 
+@pytest.mark.engine("ssh")
+@pytest.mark.engine("docker")
+def test_layers_that_a_host_has_are_not_sent_again(first: Transport, blob: Image) -> None:
+    """Of an image upon another one, only its own layers travel."""
+    make = Command(argv=("docker", "build", "--quiet", "-"), env=(("DOCKER_BUILDKIT", "0"),))
+    done = run(LOCAL, make, stdin=f"FROM {BLOB}\nWORKDIR /own\n".encode())
+    upper = image.find(image_store(LOCAL), done.stdout.strip())
+    assert upper is not None
+    assert upper.layers[: len(blob.layers)] == blob.layers != upper.layers
+    said: list[str] = []
+    sent = []
+    for one in (blob, upper):
+        counting = Spoiling(first)
+        store = image_store(counting)
+        there = image.deliver(store, one, local=image_store(LOCAL), progress=Progress(said.append))
+        assert (there.id, there.layers) == (one.id, one.layers)
+        sent.append(counting.sent)
+    assert sent[0] > SIZE > 100 * sent[1]
+    assert "without 1 layer that it has" in said[-1]
+    for transport in (first, LOCAL):
+        run(transport, Command(argv=("docker", "image", "rm", "-f", upper.id)))
+    run(first, Command(argv=("docker", "image", "rm", "-f", blob.id)))
+
+
 @pytest.mark.engine("hosts")
 @pytest.mark.engine("docker")
 def test_two_hosts_get_wheels_and_image_at_once(
