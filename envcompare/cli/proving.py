@@ -41,6 +41,7 @@ from envcompare.proof.levers import (
     own_python,
     own_software,
     replaces,
+    word_changes,
 )
 from envcompare.proof.packages import package_changes
 from envcompare.report.wording.linewords import line_candidates
@@ -169,6 +170,7 @@ def prove(
         )
         own = line_changes(fast, slow, manual=manual)
         if is_typed:
+            own += word_changes(fast, slow, manual=manual)
             search_path = os.environ.get("PATH", "")
             place = Path(_folder_of(base))
             own += own_software(fast, slow, folder=place, search_path=search_path)

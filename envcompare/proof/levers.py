@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from itertools import takewhile
 from pathlib import Path
 from typing import Final, Literal
@@ -52,7 +53,13 @@ _VARIABLES: Final = {
 _SETTINGS: Final = re.compile(
     r"(?:[A-Za-z_]\w*=(?:'[^']*'|\"[^\"$`\\]*\"|[^\s'\"$`;&|()\\]*)[ \t]+)*(?![\s;&|)])"
 )
-_PYTHON_OF_LINE: Final = re.compile(rf"({_SETTINGS.pattern})([^\s;&|()<>'\"$`]*python[\d.]*)(?=\s)")
+_WORD: Final = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*")+""", re.DOTALL)
+_OF_SHELL: Final = re.compile(r"[;&|()<>`\n]|\$\(")
+_TRAINS: Final = re.compile(
+    r"(?:\S*/)?(?:python[\d.]*|apptainer|singularity|torchrun|accelerate|uv|conda)"
+)
+_PYTHON: Final = r"[^\s;&|()<>'\"$`]*python[\d.]*"
+_PYTHON_OF_LINE: Final = re.compile(rf"({_SETTINGS.pattern})({_PYTHON})(?=\s)")
 _SETTING: Final = re.compile(r"([A-Za-z_]\w*)=('[^']*'|\"[^\"]*\"|\S*)")
 # Options that may be repeated: their values are told apart by a name, or by where they are mounted.
 _BY_NAME: Final = frozenset({"e", "env", "ulimit", "security-opt", "label", "sysctl", "add-host"})
@@ -146,6 +153,7 @@ class Edit:
     files: tuple[str, ...] = ()  # of its image, which become those of the fast line's
     removed: tuple[str, ...] = ()  # options of `run`, as they are written
     added: tuple[str, ...] = ()  # likewise
+    words: tuple[tuple[int, int, str], ...] = ()  # places in the line, and what comes there
 
     def __add__(self, other: Edit) -> Edit:
         """Return both changes."""
@@ -159,6 +167,7 @@ class Edit:
             files=self.files + other.files,
             removed=self.removed + other.removed,
             added=self.added + other.added,
+            words=self.words + other.words,
         )
 
 
@@ -182,7 +191,7 @@ class Change:
         edit = self.edit
         if edit.image or edit.files or edit.paths or self.key in {SOFTWARE, _BYTE_CODE}:
             return "software"
-        if edit.removed or edit.added:
+        if edit.removed or edit.added or edit.words:
             return "options"
         return next((one.kind for one in _LEVERS if holds_for(one.key, self.key)), "settings")
 
@@ -235,6 +244,8 @@ def edited(line: str, edit: Edit, *, manual: str) -> str:
 
     `manual` is what `run --help` of the engine prints.
     """
+    for begin, end, text in sorted(edit.words, reverse=True):
+        line = line[:begin] + text + line[end:]
     call = engine_call(line)
     if call is None:
         first = (*(f"{one} || exit 125" for one in edit.commands), *_exports(edit))
@@ -325,6 +336,67 @@ def line_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
         key = f"option.{_role(text)[0]}"
         changed.append(Change(key=key, what=f"{text} is added", edit=Edit(added=(text,))))
     return changed
+
+
+def word_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
+    """Return the words in which two lines differ, or what their containers run, each as a change.
+
+    Lines are mixed only if each is one call of a program that trains: of others, such as `rsync`, a
+    mixture might do harm. A change that would make the slow line the fast one is left out, as are
+    the Python of a line and variables that it sets.
+    """
+    spans = [_words(line, manual) for line in (slow, fast)]
+    old, new = (
+        [line[begin:end] for begin, end in each]
+        for line, each in zip((slow, fast), spans, strict=True)
+    )
+    if not all(map(_may_be_mixed, (old, new))):
+        return []
+    changed: list[Change] = []
+    for a, b, c, d in _differing(old, new):
+        parts = (" ".join(old[a:b]), " ".join(new[c:d]))
+        is_set = all(VARIABLE_SETTING.fullmatch(one) for one in old[a:b] + new[c:d])
+        if is_set or all(re.fullmatch(_PYTHON, one) for one in parts):
+            continue
+        # what is added comes before the next word, or at the end of the line
+        begin = spans[0][a][0] if a < len(spans[0]) else len(slow)
+        end = spans[0][b - 1][1] if b > a else begin
+        text = parts[1] if b > a else f"{parts[1]} " if a < len(spans[0]) else f" {parts[1]}"
+        edit = Edit(words=((begin, end, text),))
+        option = old[a - 1] if a and old[a - 1].startswith("-") and all(parts) else ""
+        before, after = (f"{option} {one}".strip() for one in parts)
+        what = f"{before} → {after}" if all(parts) else f"{parts[0]} is removed"
+        fix = f"replace {before} by {after}" if all(parts) else f"leave {parts[0]} out"
+        if not parts[0]:
+            what, fix = f"{parts[1]} is added", f"add {parts[1]}"
+        changed.append(Change(key="words", what=what, edit=edit, fix=fix))
+    return [one for one in changed if edited(slow, one.edit, manual=manual) != fast]
+
+
+def _differing(old: list[str], new: list[str]) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the places in which words differ, an option and its value in one."""
+    for tag, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag == "equal":
+            continue
+        if b - a != d - c:
+            yield a, b, c, d
+            continue
+        starts = [n for n in range(b - a) if n == 0 or old[a + n][0] == new[c + n][0] == "-"]
+        for n, end in zip(starts, [*starts[1:], b - a], strict=True):
+            yield a + n, a + end, c + n, c + end
+
+
+def _may_be_mixed(words: list[str]) -> bool:
+    """Return whether words are one call of a program that trains, without the shell's own signs."""
+    program = next((one for one in words if not VARIABLE_SETTING.fullmatch(one)), "")
+    return bool(_TRAINS.fullmatch(program)) and not any(_OF_SHELL.search(one) for one in words)
+
+
+def _words(line: str, manual: str) -> list[tuple[int, int]]:
+    """Return where the words of a line are; of a call of an engine, those after the image."""
+    call = engine_call(line)
+    start = 0 if call is None else call.spans[given_options(call.words, manual)[1]][1]
+    return [word.span() for word in _WORD.finditer(line, start)]
 
 
 def own_software(fast: str, slow: str, *, folder: Path, search_path: str) -> list[Change]:

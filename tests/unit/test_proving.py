@@ -25,6 +25,7 @@ from envcompare.proof.levers import (
     own_python,
     own_software,
     replaces,
+    word_changes,
 )
 from envcompare.proof.packages import package_changes
 from envcompare.report.wording.proofwords import proof_texts
@@ -524,6 +525,53 @@ def test_named_pythons_of_two_lines_are_a_change() -> None:
     assert own_python("a/bin/python x.py", "a/bin/python y.py") == []
     assert own_python("docker run app a/bin/python", "docker run app b/bin/python") == []
     assert own_python("a/bin/python x.py", "uv run x.py") == []
+
+
+@pytest.mark.parametrize(
+    ("fast", "slow", "expected"),
+    [
+        (
+            "python x.py --workers 0 --amp",
+            "python x.py --workers 4 --compile",
+            [
+                ("--workers 4 → --workers 0", "python x.py --workers 0 --compile"),
+                ("--compile → --amp", "python x.py --workers 4 --amp"),
+            ],
+        ),
+        (
+            "apptainer exec --nv a.sif python x.py",
+            "apptainer exec b.sif python x.py -v",
+            [
+                ("b.sif → --nv a.sif", "apptainer exec --nv a.sif python x.py -v"),
+                ("-v is removed", "apptainer exec b.sif python x.py "),
+            ],
+        ),
+        (
+            "docker run app python x.py -n 1 -a",
+            "docker run app python 'x y.py' -n 1",
+            [
+                ("'x y.py' → x.py", "docker run app python x.py -n 1"),
+                ("-a is added", "docker run app python 'x y.py' -n 1 -a"),
+            ],
+        ),
+        ("python x.py", "python y.py", []),
+        ("A=1 v/bin/python x.py", "A=2 u/bin/python x.py", []),
+        ("rsync --delete a b", "rsync c d", []),
+        ("python x.py && rm a", "python y.py && rm b", []),
+        ("docker run app rm a b", "docker run app rm -r c", []),
+    ],
+)
+def test_words_of_programs_that_train_are_changed_each_alone(
+    fast: str, slow: str, expected: list[tuple[str, str]]
+) -> None:
+    """Not those of others, and not where one change is the whole fast line."""
+    found = word_changes(fast, slow, manual=MANUAL)
+    lines = [edited(slow, one.edit, manual=MANUAL) for one in found]
+    assert list(zip((one.what for one in found), lines, strict=True)) == expected
+    whole = Edit()
+    for one in found:
+        whole += one.edit
+    assert not found or edited(slow, whole, manual=MANUAL).split() == fast.split()
 
 
 def site(folder: Path, **packages: str) -> tuple[str]:
