@@ -457,7 +457,8 @@ def _size(planned: Plan) -> str:
     design = planned.design
     arms = ", ".join(arm.id for arm in planned.arms)
     return (
-        f"{counted(len(planned.cells), 'cell')} with {design.budget_s:.0f} s each; arms {arms}; "
+        f"{counted(len(planned.cells), 'cell')} with {design.budget_s:.0f} s each, "
+        f"{planned.duration(len(planned.cells))}; arms {arms}; "
         f"margin ±{100 * design.margin:.4g} %"
     )
 

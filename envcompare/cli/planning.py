@@ -285,7 +285,6 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
     design = plan.design
     besides = (experiment.search is not None) * ("search",) + bool(design.until) * ("training",)
     turns = f"if hosts take turns, without {', '.join((*besides, 'profiles and waiting'))}"
-    longest_s = design.budget_s * len(plan.cells)
     margin, target = (f"{100 * fraction:.4g} %" for fraction in (design.margin, design.target))
     lines = [
         "experiment (as a configuration file):",
@@ -305,7 +304,7 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
         *_compiler_lines(plan),
         *_search_lines(experiment),
         *_until_lines(plan),
-        f"cells: {len(plan.cells)}, about {longest_s / 60:.0f} min {turns};",
+        f"cells: {len(plan.cells)}, {plan.duration(len(plan.cells))} {turns};",
         f"  the intervals are widened for {counted(plan.comparisons, 'comparison')}",
     ]
     for cell in plan.cells[:_SHOWN_CELLS]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -55,6 +55,9 @@ class Cell:
         )
 
 
+_MINUTE_S: Final = 90.0  # shorter times are given in seconds
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What will run: cells in order, arms with the controls last, and the design."""
@@ -100,6 +103,11 @@ class Plan:
     def comparisons(self) -> int:
         """Return m, the number of comparisons for which the intervals are widened."""
         return count_comparisons(self.arms, len(self.cells))
+
+    def duration(self, cells: int) -> str:
+        """Return how long so many cells take, one after the other, without profiles and waiting."""
+        whole_s = cells * self.design.budget_s
+        return f"about {whole_s / 60:.0f} min" if whole_s >= _MINUTE_S else f"about {whole_s:.0f} s"
 
     @property
     def control(self) -> str:

@@ -36,6 +36,7 @@ from envcompare.hosts import HostSession
 from envcompare.measure import Amount, Facts, LaunchSpec
 from envcompare.measure.cell import CellContext, failure_of
 from envcompare.run_folder.records import (
+    CellState,
     EnergyBlock,
     Epoch,
     Event,
@@ -80,6 +81,20 @@ class Job:
     retries_failed: bool = False  # retry failed parts once
     session: int | None = None  # from 1, if the run has several sessions
     interruption: Interruption = field(default_factory=Interruption)
+    ended: set[str] = field(default_factory=set)  # cells, of this session if there are several
+
+    def end(self, cell: Cell, state: CellState, text: str) -> None:
+        """Record that a cell has ended, and show how many are left."""
+        self.note("cell-ended", host=cell.host, cell=cell.id, state=state, text=text)
+        self.ended.add(cell.id)
+        said = f"{state}, {text}" if text else state
+        every = len(self.plan.cells)
+        left = every - len(self.ended)
+        if every > 1:
+            said += f"; {len(self.ended)} of {every} cells"
+        if left > 0:
+            said += f", {self.plan.duration(left)} left"
+        self.display.cell_done(cell.id, said)
 
     def note(self, what: EventKind, **parts: Unpack[PlacedEventParts]) -> None:
         """Record an event, with secrets masked in its text."""

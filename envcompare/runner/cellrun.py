@@ -585,12 +585,7 @@ def run_cells(job: Job, runs: Iterable[CellRun], *, ended: set[str]) -> None:
 def give_up(job: Job, cell: Cell, error: TransportError) -> None:
     """Record that a cell is not measured, since its host is unreachable."""
     job.fail("cell-failed", error, phase="connect", host=cell.host, cell=cell.id)
-    _end(job, cell, "unreachable", error.brief)
-
-
-def _end(job: Job, cell: Cell, state: CellState, text: str) -> None:
-    job.note("cell-ended", host=cell.host, cell=cell.id, state=state, text=text)
-    job.display.cell_done(cell.id, f"{state}, {text}" if text else state)
+    job.end(cell, "unreachable", error.brief)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -690,7 +685,7 @@ class _Group:
 
     def _end(self, run: CellRun, state: CellState, text: str) -> None:
         run.close()
-        _end(self.job, run.cell, state, text)
+        self.job.end(run.cell, state, text)
         self.ended.add(run.cell.id)
 
 

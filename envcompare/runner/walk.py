@@ -134,6 +134,9 @@ def _walk(job: Job, prior: tuple[Event, ...]) -> int:
     is_spread = job.experiment.rendezvous is not None
     with hosts_at_once(job.display, job.experiment.jobs) as pool:
         if prior:
+            if job.session is None:
+                done = (e for e in prior if e.what == "cell-ended" and e.state == "ok")
+                job.ended.update(e.cell for e in done)
             again = _ready_again(job, turns, pool, prior)
             futures = [pool.submit(host.measure, turns) for host in again]
         elif is_spread:

@@ -38,7 +38,8 @@ LAYERS = (
 INNER_LAYERS = {
     "analysis": (("two_runs",), ("profiles",), ("timing",), ("model",)),
     "report": (
-        ("page", "exports", "gates"),
+        ("page",),
+        ("exports", "gates"),
         ("summary",),
         ("sections",),
         ("charts",),
