@@ -57,22 +57,34 @@ Range = tuple[float | None, float | None] | tuple[str, ...] | tuple[bool, ...]
 """Least and most of a number, None for no limit; or the choices of a text or a bool."""
 
 
-def travelling(path: Path) -> tuple[str, ...]:
-    """Return the names, relative to its folder, of the files sent with a workload file.
+def imported_from(path: Path) -> tuple[Path, str]:
+    """Return the folder from which a file is imported, and its name there.
 
-    Only the file itself is sent if it needs no other, or if it may only read others and the folder
-    is too large. Raises ConfigError if it imports from a folder that is too large.
+    That is its own folder, or the one around the packages that it is in.
+    """
+    folder = path.parent
+    while (folder / "__init__.py").is_file() and folder != folder.parent:
+        folder = folder.parent
+    return folder, path.relative_to(folder).as_posix()
+
+
+def travelling(path: Path) -> tuple[str, ...]:
+    """Return the files sent with a workload file, relative to where it is imported from.
+
+    Of a file in a package, that package is sent, and nothing around it. Only the file itself is
+    sent if it needs no other, or if it may only read others and the folder is too large. Raises
+    ConfigError if it imports from a folder that is too large.
     """
     try:
         imports, may_read = _needs_of(path)
     except OSError as error:
         raise _unlisted(path, error) from error
     try:
-        return _files_of_folder(path) if imports or may_read else (path.name,)
+        return _files_of_folder(path) if imports or may_read else (imported_from(path)[1],)
     except ConfigError:
         if imports:
             raise
-        return (path.name,)
+        return (imported_from(path)[1],)
 
 
 def left_behind(path: Path) -> str:
@@ -88,10 +100,13 @@ def left_behind(path: Path) -> str:
 
 
 def _files_of_folder(path: Path) -> tuple[str, ...]:
+    folder, own = imported_from(path)
+    package = own.partition("/")[0] + "/" if "/" in own else ""
+    inner = _below(folder / package, frozenset(), needed=own.removeprefix(package))
     try:
-        found = islice(_below(path.parent, frozenset(), needed=path.name), MOST_FILES + 1)
-        names = tuple(sorted({path.name, *found}))
-        sizes = {name: (path.parent / name).stat().st_size for name in names}
+        found = islice((f"{package}{name}" for name in inner), MOST_FILES + 1)
+        names = tuple(sorted({own, *found}))
+        sizes = {name: (folder / name).stat().st_size for name in names}
     except (CommandTimeoutError, OutputLimitError) as error:
         raise _too_large(path, f"its files cannot be listed: {error}") from error
     except OSError as error:
@@ -107,6 +122,8 @@ def _files_of_folder(path: Path) -> tuple[str, ...]:
 
 def _needs_of(path: Path) -> tuple[bool, bool]:
     """Return whether a file imports its neighbours, and whether it may reach them otherwise."""
+    if "/" in imported_from(path)[1]:
+        return True, True  # with its package
     neighbours = {
         entry.name.partition(".")[0]
         for entry in path.parent.iterdir()
@@ -491,12 +508,19 @@ def _suggestion(accepted: Range) -> str:
     return f"{next(ends, 1)}"
 
 
+# A module by its name; "file.py" is the name of a file.
+_DOTTED: Final = re.compile(r"(?!.*\.py$)[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+
+
 def _own_workload(item: str, given: dict[str, _Given]) -> Workload:
     text, colon, class_name = item.rpartition(":")
+    if _DOTTED.fullmatch(text) and not Path(text).exists():
+        text = f"{text.replace('.', '/')}.py"
     path = Path(text).expanduser().resolve()  # a resumed run has the file's own name
     if not colon or not class_name.isidentifier():
         raise ConfigError(
-            f"--workload {item} is not understood", hint="the form is path/to/file.py:Class"
+            f"--workload {item} is not understood",
+            hint="the form is path/to/file.py:Class, or package.module:Class in this folder",
         )
     name = f"{path.stem}-{class_name}"
     try:

@@ -15,7 +15,7 @@ import msgspec
 from envcompare import bundled
 from envcompare.config import Arm, Place, SoftwareKind
 from envcompare.config.experiment import Experiment
-from envcompare.config.workloads import Workload
+from envcompare.config.workloads import Workload, imported_from
 from envcompare.environments import (
     Check,
     Gpu,
@@ -360,8 +360,8 @@ class HostSession:
         """Send a user's file and its others once; return their folder on the host."""
         folder = f"{self.folder}/own-{workload.name}"
         if folder not in self._sent:
-            names = workload.files or (path.name,)
-            put_tree(self.transport, path.parent, folder, names=names)
+            source, name = imported_from(path)
+            put_tree(self.transport, source, folder, names=workload.files or (name,))
             self._sent.add(folder)
         return folder
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from envcompare.config import Arm, Place
 from envcompare.config.experiment import Experiment
-from envcompare.config.workloads import Workload
+from envcompare.config.workloads import Workload, imported_from
 from envcompare.environments import GATE, UPPER, new_worker_mark, run_wrapped
 from envcompare.environments.registry import environment
 from envcompare.errors import CommandTimeoutError, StackError, UnusableError, WorkloadError
@@ -157,7 +157,7 @@ class CellFolders:
             return workload.name
         folder = self.session.send(workload, workload.path)
         self._show(folder)
-        return f"{folder}/{workload.path.name}:{workload.class_name}"
+        return f"{folder}/{imported_from(workload.path)[1]}:{workload.class_name}"
 
     def prepare_data(
         self, workload: Workload, parameters: dict[str, Scalar], experiment: Experiment

@@ -52,6 +52,25 @@ def test_a_file_that_needs_no_other_travels_alone(tmp_path: Path) -> None:
     assert travelling(path) == ("work.py",)
 
 
+def test_file_in_a_package_travels_with_it_alone(tmp_path: Path) -> None:
+    """Relative to the folder around the package, which is where it is imported from."""
+    names = ("project/__init__.py", "project/net.py", "project/train/__init__.py")
+    made(tmp_path, dict.fromkeys((*names, "data/large.csv", "setup.py"), ""))
+    path = made(tmp_path / "project" / "train", {"work.py": "from ..net import Net\n"})
+    assert travelling(path) == (*names, "project/train/work.py")
+
+
+@pytest.mark.parametrize("name", ["project.work", "project/work.py"])
+def test_workload_is_named_by_its_module_or_its_file(tmp_path: Path, name: str) -> None:
+    """In the current folder."""
+    made(tmp_path / "project", {"__init__.py": "", "work.py": "class Net:\n    pass\n"})
+    done = envcompare("plan", "--workload", f"{name}:Net", "--envs", "vm", cwd=tmp_path)
+    assert "files: work.py is sent with 1 other file of its folder" in done.stdout
+    missing = envcompare("plan", "--workload", "project.none:Net", "--envs", "vm", cwd=tmp_path)
+    assert missing.returncode == 2
+    assert "project/none.py cannot be read" in missing.stderr
+
+
 def test_a_package_and_what_a_link_leads_to_travel(tmp_path: Path) -> None:
     """A link to a folder above ends nowhere, and one that leads to nothing stays behind."""
     path = made(tmp_path / "project", {"work.py": IMPORTS_HELPER, "helper/__init__.py": ""})

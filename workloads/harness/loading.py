@@ -234,7 +234,7 @@ def code_hash(name: str, files: Sequence[str] = ()) -> str:
     paths = glob.glob(os.path.join(WORKLOADS, "**", "*.py"), recursive=True)
     places = sorted((os.path.relpath(path, WORKLOADS), path) for path in paths)
     if name not in bundled():
-        folder, file = os.path.split(name.rpartition(":")[0])
+        folder, file = imported_from(name.rpartition(":")[0])
         places += [(each, os.path.join(folder, each)) for each in sorted({file, *files})]
     digest = hashlib.sha256()
     for place, path in places:
@@ -244,8 +244,21 @@ def code_hash(name: str, files: Sequence[str] = ()) -> str:
     return digest.hexdigest()
 
 
+def imported_from(path: str) -> tuple[str, str]:
+    """Return the folder from which a file is imported, and its name there.
+
+    That is its own folder, or the one around the packages that it is in.
+    """
+    folder = os.path.dirname(path)
+    while os.path.isfile(os.path.join(folder, "__init__.py")) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    return folder, os.path.relpath(path, folder)
+
+
 def _import_file(path: str) -> object:
-    """Import a file once, under a unique name; its folder is searched after all others.
+    """Import a file once, as a module of its package, else under a unique name.
+
+    Its folder, or that of its package, is searched after all others.
 
     The bundled workloads come last, so the file may import its own module `layer`.
     """
@@ -256,7 +269,18 @@ def _import_file(path: str) -> object:
     if known is not None and getattr(known, "__file__", None) == path:
         return known
     others = [place for place in sys.path if os.path.abspath(place) != WORKLOADS]
-    sys.path[:] = [*others, os.path.dirname(os.path.abspath(path)), WORKLOADS]
+    folder, file = imported_from(os.path.abspath(path))
+    sys.path[:] = [*others, folder, WORKLOADS]
+    if os.sep in file:
+        module = importlib.import_module(file[: -len(".py")].replace(os.sep, "."))
+        found = str(getattr(module, "__file__", None))
+        if os.path.realpath(found) != os.path.realpath(path):
+            raise ContractError(
+                f"{module.__name__} is installed here too, as {found}",
+                hint="rename the package, or install the version that you want to measure",
+            )
+        sys.modules[name] = module
+        return module
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

@@ -464,6 +464,36 @@ def test_code_hash_follows_what_was_sent_with_the_file(start: Start, tmp_path: P
     assert hashes[0] != hashes[1] == hashes[2]
 
 
+def test_file_in_a_package_is_a_module_of_it(start: Start, tmp_path: Path) -> None:
+    """It imports what is beside it and above it, and they count as its code."""
+    inner = tmp_path / "project" / "train"
+    inner.mkdir(parents=True)
+    for folder in (inner, inner.parent):
+        (folder / "__init__.py").touch()
+    (inner.parent / "values.py").write_text("VALUE = 0.25")
+    head = "from ..values import VALUE\nimport project.values\n"
+    own = f"{write(inner, head, returns='VALUE')}:Own"
+    files = ["project/__init__.py", "project/values.py", "project/train/own.py"]
+    worker = start()
+    hello = worker.ask("hello", workload=own, files=files)
+    assert "error" not in hello
+    assert "error" not in worker.ask("gen", seed=1, pad=0)
+    assert not hello["fingerprint"]["packages.outside"]
+    (inner.parent / "values.py").write_text("VALUE = 0.5")
+    assert start().ask("hello", workload=own, files=files)["code_hash"] != hello["code_hash"]
+
+
+def test_package_that_is_installed_too_is_refused(start: Start, tmp_path: Path) -> None:
+    """Else another version of it would be measured."""
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json" / "__init__.py").touch()
+    own = write(tmp_path / "json", returns="0.5").rename(tmp_path / "json" / "decoder.py")
+    error = start().ask("hello", workload=f"{own}:Own")["error"]
+    assert error["phase"] == "import"
+    assert error["brief"].startswith("json.decoder is installed here too, as ")
+    assert error["hint"]
+
+
 def write(folder: Path, head: str = "", *, returns: str) -> Path:
     """Write a workload whose step returns this expression."""
     path = folder / "own.py"

@@ -13,6 +13,7 @@ from typing import Iterable, NamedTuple, Optional
 from harness.attempts import attempt, text_hash
 from harness.facts.cgroups import read_text
 from harness.facts.libraries import short_hash
+from harness.loading import imported_from
 
 # Imported by a .pth file at the start of every process, whatever it does later (site).
 _HOOKS = ("_distutils_hack", "__editable__")
@@ -105,7 +106,7 @@ def _known_folders() -> tuple[str, ...]:
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__dict__", {}).get("__file__")
         if name.startswith(_OWN_WORKLOAD) and isinstance(file, str):
-            folders.add(os.path.dirname(os.path.abspath(file)))
+            folders.add(imported_from(os.path.abspath(file))[0])
     folders.update([os.path.realpath(one) for one in folders])
     return tuple(os.path.join(one, "") for one in folders)
 
