@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+import msgspec
+
 from envcompare.errors import EnvcompareError, InterruptedRunError
 from envcompare.proof.imagefiles import FILES, ImageFiles, divided
 from envcompare.proof.levers import PLACEBO, SOFTWARE, Change, Edit, edited
@@ -33,6 +35,10 @@ _LITTLE: Final = 0.15  # a share below this is followed no further
 _CAUSE: Final = 0.5
 _ALMOST_ALL: Final = 0.9  # a change that surely closes less leaves room for another one
 _MOST_CAUSES: Final = 3
+_GONE: Final = (
+    "in fresh rounds the slow line is no longer slower: what a trial wrote, such as byte code or a "
+    "cache, may have lasted"
+)
 _PLACEBO_SHARE: Final = 0.1  # a placebo that surely closes more casts doubt on the rounds
 
 
@@ -222,8 +228,11 @@ class Search:
         measured = self._run({_CHANGED: _whole(chosen), _PLACEBO: PLACEBO}, None, self._left_s)
         trial, share = self._trial(measured, _CHANGED, chosen)
         placebo = self._share(measured, _PLACEBO)
-        outcome = "not-proven" if share is None or placebo is None else judged(measured.units)
-        return outcome, trial, _kept(placebo)
+        whole = gap(measured.units, fast=_FAST, slow=_SLOW)
+        if share is not None and whole is not None and whole.low <= 0:
+            trial = msgspec.structs.replace(trial, share=None, failed=_GONE)
+        known = share is not None and placebo is not None
+        return judged(measured.units) if known else "not-proven", trial, _kept(placebo)
 
     def _run(self, edits: Mapping[str, Edit], rounds: int | None, budget_s: float) -> Measured:
         """Measure both lines, and the slow one with each of these changes."""
@@ -288,7 +297,7 @@ def judged(
 ) -> Outcome:
     """Return whether a change is a cause, in rounds of `fast` and these lines.
 
-    A cause surely closes more than half of the gap by itself; a part of it, more than the placebo.
+    A cause surely closes more than half of the gap; a part of it, 15 % and more than the placebo.
     Neither is proven if the placebo surely closes more than a tenth, or widens the gap by as much.
     """
     names = {"fast": _FAST, "slow": slow}
@@ -300,7 +309,9 @@ def judged(
     is_steady = nothing.low < _PLACEBO_SHARE and nothing.high > -_PLACEBO_SHARE
     if not is_steady or min(whole.low, share.low, excess.low) <= 0:
         return "not-proven"
-    return "cause" if min(share.low, excess.low) > _CAUSE else "contributes"
+    if min(share.low, excess.low) > _CAUSE:
+        return "cause"
+    return "contributes" if share.value >= _LITTLE else "not-proven"
 
 
 def _whole(group: Group) -> Edit:

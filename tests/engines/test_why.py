@@ -70,6 +70,25 @@ def profiled(folder: Path) -> str:
     return f"docker run --rm -v $PWD:/w {PROFILED} python3 /w/w.py"
 
 
+def environments(folder: Path, hashes: dict[str, int]) -> None:
+    """Make virtual environments with packages, one of which computes as much as is given."""
+    for name, count in hashes.items():
+        (folder / name).mkdir()
+        make = (sys.executable, "-m", "venv", "--without-pip", str(folder / name))
+        subprocess.run(make, check=True)
+        (site,) = (folder / name).glob("lib/python3*/site-packages")
+        works = (
+            f"import hashlib\nfor _ in range({count}): hashlib.sha256(b'x' * 1_000_000).digest()\n"
+        )
+        for package, text in (("plain", ""), ("slow", works), ("other", "")):
+            version = "1" if package == "plain" or name == "old" else "2"
+            about = site / f"{package}-{version}.dist-info"
+            about.mkdir()
+            (about / "METADATA").write_text(f"Name: {package}\nVersion: {version}\n")
+            (site / f"{package}.py").write_text(text)
+            (about / "RECORD").write_text(f"{package}.py,sha256={version},1\n")
+
+
 def containers(run: str) -> list[str]:
     """Return the containers of a run that the engine still has."""
     words = ("docker", "ps", "-aq", "--filter", f"label={LABEL}={run}")
@@ -159,6 +178,23 @@ def test_time_of_the_lines_around_a_process_is_not_counted(tmp_path: Path) -> No
     pairs = (tmp_path / "around").read_text().count("p\nc\n")
     assert (tmp_path / "around").read_text() == "p\nc\n" * pairs
     assert pairs >= len(runs)
+
+
+@pytest.mark.nightly
+def test_cause_is_found_among_the_packages_of_two_environments(tmp_path: Path) -> None:
+    """By links that come first: neither environment changes, and nothing is left of them."""
+    environments(tmp_path, {"old": 40, "new": 240})
+    (tmp_path / "w.py").write_text("import plain, slow, other")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/lib/**/*.py")}
+    done = why(tmp_path, "--budget", "60", "--prove", "old/bin/python w.py", "new/bin/python w.py")
+    text = " ".join(done.stdout.split())
+    assert "proven by changing it: slow 2 → 1." in text, done.stderr
+    assert "To fix it: install slow==1, built as for the fast line." in text
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/lib/**/*.py")} == before
+    assert done.folder is not None
+    lines = done.read("proof.json")["confirmed"]["line"]
+    (links,) = re.findall(r"PYTHONPATH=([^$]+)", lines)
+    assert not Path(links).exists()
 
 
 def test_line_is_compared_with_a_capture(tmp_path: Path) -> None:

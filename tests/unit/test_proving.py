@@ -308,13 +308,28 @@ def test_line_that_cannot_be_run_is_named() -> None:
     )
     proof = search.prove([change], arm="b", slow_arm="b")
     assert proof.outcome == "not-proven"
-    assert "was not measured: exit code 125" in " ".join(proof_texts(proof))
+    assert "It has no share: exit code 125" in " ".join(proof_texts(proof))
 
 
 def test_placebo_that_closes_much_leaves_the_cause_open() -> None:
     """Something else then differs between the rounds' lines."""
     proof = prove({"seccomp=": 1.4, "ENVCOMPARE_PLACEBO": 1.2}, [])
     assert proof.outcome == "not-proven"
+
+
+def test_difference_that_a_trial_has_removed_is_said() -> None:
+    """As where it wrote byte code that the slow line then finds."""
+    runs: list[list[str]] = []
+    measure = simulated({"OMP_NUM": 1.4}, runs)
+
+    def lasting(lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
+        given = lines if rounds else {name: f"{line} OMP_NUM" for name, line in lines.items()}
+        return measure(given, rounds, budget_s)
+
+    found = changes([difference(*one) for one in LEVERS], cache="/c", is_engine=True)
+    proof = searched(found, lasting)
+    assert proof.outcome == "not-proven"
+    assert "in fresh rounds the slow line is no longer slower" in " ".join(proof_texts(proof))
 
 
 def test_change_that_fails_hides_no_other_of_its_group() -> None:

@@ -57,7 +57,7 @@ def _result(proof: Proof) -> str:
         )
     what = _HEADS[proof.outcome] + shortened(confirmed.what, most=_MOST_OF_CHANGE)
     if confirmed.share is None:
-        return f"{what}. The changed line was not measured: {confirmed.failed or 'too few rounds'}."
+        return f"{what}. It has no share: {confirmed.failed or 'too few rounds'}."
     text = f"{what}. In fresh rounds it closes {share_text(confirmed.share)} of the difference"
     if proof.placebo is not None:
         text += f"; a change without effect closes {share_text(proof.placebo)}"
