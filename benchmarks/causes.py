@@ -74,9 +74,9 @@ class Record:
         case = EVERY[self.case]
         if {"image.id", "image.files", "packages", "software"} & set(self.keys):
             is_named = bool(case.inside) and case.inside in self.what
-            return (self.is_whole or is_named) and len(self.keys) >= case.count
+            return (self.is_whole or is_named) and len(self.keys) == case.count
         known = [key in case.names or key.startswith("option.") for key in self.keys]
-        return sum(known) >= case.count and self.case in CASES
+        return all(known) and len(known) == case.count and self.case in CASES
 
     @property
     def is_whole(self) -> bool:
@@ -183,8 +183,8 @@ def write_page(places: Places) -> str:
         "|---|---|---|---|---|---|---|---|",
         *map(_row, records),
         "",
-        f"- In {len(proven)} of {len(records)} the cause was proven; in {images} of them only as "
-        "the whole image or Python.",
+        f"- In {len(proven)} of the {len(records)} that were run, the cause was proven; in "
+        f"{images} of them only as the whole image or Python.",
         f"- Something else was called the cause in {len(wrong)}.",
         f"- Before any proof, the cause was the first or second candidate in {len(first)}, and was "
         f"ruled out in {sum(one.is_denied for one in records)}.",
@@ -240,7 +240,7 @@ def _missing(records: tuple[Record, ...]) -> str:
     """Return which cases were not measured; empty if all were."""
     done = {one.case for one in records}
     left = [one for one in CASES if one not in done]
-    return f" (not reached: {', '.join(left)})" if left else ""
+    return f" (not yet run: {', '.join(left)})" if left else ""
 
 
 def _row(record: Record) -> str:
@@ -296,7 +296,7 @@ def _gallery(records: tuple[Record, ...]) -> str:
 
 def _question(case: Case, record: Record) -> list[str]:
     place = case.source.replace("#", "/issues/")
-    lines = (line.format("image-a", "image-b") for line in case.lines)
+    typed = (line.format("image-a", "image-b") for line in case.lines)
     images = [
         f"{name}: {line}"
         for name, added in zip(("image-a", "image-b"), case.images, strict=True)
@@ -309,20 +309,21 @@ def _question(case: Case, record: Record) -> list[str]:
         answer = f"{part}: `{record.what}` closes {_percent(record.share)} of the difference"
     elif record.proof == "cause":
         answer = f"wrong: `{record.what}` was called the cause"
-    return [
+    lines = [
         "",
         f"## {case.says[:1].upper()}{case.says[1:]}",
         "",
         f"[{case.title}](https://github.com/{place}) ({case.source}): {case.claim}.",
         "",
         "```text",
-        *lines,
+        *typed,
         *(["", *images] if images else []),
         "```",
         "",
         f"The second line: {_change(record)}; {answer}.",
         *(["", f"To fix it: {record.fix}."] if is_answered and record.fix else []),
     ]
+    return [line.replace(f"envcompare-lines:{record.case}-", "image-") for line in lines]
 
 
 if __name__ == "__main__":

@@ -261,7 +261,7 @@ CASES = {
         lines=(f"{RUN} -m 1g {{0}} python3 /w/work.py", f"{RUN} -m 64m {{0}} python3 /w/work.py"),
     ),
     "home": Case(
-        says="a cache that cannot be kept is made at each start",
+        says="a cache is rebuilt at every start, since its folder cannot be written",
         source="matplotlib/matplotlib#32246",
         title="[ENH]: Use a valid font cache from a read-only MPLCONFIGDIR instead of rebuilding "
               "in a temp dir",
@@ -414,7 +414,7 @@ CASES = {
                f"{RUN} -v $PWD/many:/etc/resolv.conf {{0}} python3 /w/work.py"),
     ),
     "signal": Case(
-        says="the entrypoint keeps the signal to stop", source="mrmn2/PdfDing#165",
+        says="the entrypoint does not forward SIGTERM", source="mrmn2/PdfDing#165",
         title="PID 1 problem - sigterm is being ignored", claim="10 s to stop",
         files={"work.py": STOPS}, names=("programs",), inside="/entry",
         images=(ENTRY.format(""),
@@ -491,6 +491,13 @@ CASES |= {
         files={"work.py": IMPORTS_ALL}, names=("packages",), around="environments",
         inside="reader 2.0",
         lines=("old/bin/python work.py", "new/bin/python work.py"),
+    ),
+    "bystanders": Case(
+        says="a quota of CPUs, beside more work and four options without an effect",
+        files={"a.py": BURNS, "b.py": BURNS.replace("600", "900")}, names=("cgroup.cpu_quota",),
+        lines=(f"{RUN} {{0}} python3 /w/a.py",
+               f"{RUN} --pids-limit 200 --cpus 0.7 --ulimit core=0 --shm-size 32m -e UNUSED=1 "
+               "{0} python3 /w/b.py"),
     ),
     "two-causes": Case(
         says="a quota of CPUs, and a variable that traces every allocation",

@@ -117,13 +117,13 @@ _MEASURED: Final = {
     "rounds": Column("whole number", "Passes through all arms behind it"),
     "steps": Column("whole number", "Measured steps of the arm, or whole processes"),
     "median_s": Column("number", "Median time of its steps in seconds"),
-    "p05_s": Column("number", "5 % of its steps took at most so long"),
-    "p95_s": Column("number", "95 % of its steps took at most so long"),
+    "p05_s": Column("number", "5th percentile of its step times"),
+    "p95_s": Column("number", "95th percentile of its step times"),
     "samples_per_s": Column("number", "Samples a second at the median"),
     "reference_steps": Column("whole number", "Measured steps of the reference"),
     "reference_median_s": Column("number", "Median time of its steps in seconds"),
-    "reference_p05_s": Column("number", "5 % of its steps took at most so long"),
-    "reference_p95_s": Column("number", "95 % of its steps took at most so long"),
+    "reference_p05_s": Column("number", "5th percentile of its step times"),
+    "reference_p95_s": Column("number", "95th percentile of its step times"),
     "stopped_by": Column("text", "What ended the measuring of the cell"),
 }
 _FAILED: Final = {

@@ -175,7 +175,7 @@ def prove(
             place = Path(_folder_of(base))
             own += own_software(fast, slow, folder=place, search_path=search_path)
             own += own_python(fast, slow)
-            own += _packages(folder, names, (fast, slow), Path(cache).parent)
+            own += _packages(folder, names, (fast, slow), Path(cache).parent, display)
         levers = _levers(whole, decided, own, cache=cache, is_engine=call is not None)
         return search.prove(levers, arm=decided.arm, slow_arm=slow_arm, cell=decided.cell)
 
@@ -352,14 +352,22 @@ def _byte_code_folder(call: EngineCall | None, manual: str) -> Iterator[str]:
 
 
 def _packages(
-    folder: RunFolder, arms: tuple[str, str], lines: tuple[str, str], place: Path
+    folder: RunFolder,
+    arms: tuple[str, str],
+    lines: tuple[str, str],
+    place: Path,
+    display: Display,
 ) -> list[Change]:
     """Return the packages in which two lines without an engine differ, as links below a folder."""
     if any(map(engine_call, lines)):
         return []
     facts = {record.arm: record.facts for record in folder.read_fingerprints()}
     fast, slow = (facts.get(name, {}) for name in arms)
-    return package_changes(fast, slow, place=place)
+    try:
+        return package_changes(fast, slow, place=place)
+    except (OSError, ValueError) as error:  # of a broken installation
+        display.say(f"  the packages are not compared: {error}")
+        return []
 
 
 def _levers(

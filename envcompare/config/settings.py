@@ -192,7 +192,11 @@ class Settings(
     ] = None
     workload: Annotated[
         _Words | None,
-        _of_what("Your own workload; repeatable.", "FILE.py:CLASS", is_repeated=True),
+        _of_what(
+            "Your own workload; repeatable. Or package.module:CLASS.",
+            "FILE.py:CLASS",
+            is_repeated=True,
+        ),
     ] = None
     set: Annotated[
         ParameterValues | None,

@@ -174,7 +174,7 @@ def diagnose(
         findings.append(_host_python(transport, options))
     if software:
         findings.append(_wheels(transport, options, wheels))
-    if not {"venv"} >= set(software.values()):
+    if set(software.values()) - {"venv"}:
         findings += _base(transport, options)
     if transport.name != LOCAL.name and "image" in software.values():
         findings.append(_builder())

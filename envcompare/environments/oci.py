@@ -191,7 +191,7 @@ ENGINE = Engine(
     symptoms=_SYMPTOMS,
     silent_hint="sudo systemctl restart docker, and see what journalctl -u docker says",
     room_hint="docker image prune there, or move the data root of the engine to another disk",
-    finds_layers=True,
+    reuses_layers=True,
 )
 """Docker's own engine, which also builds the workload image on this machine."""
 

@@ -25,6 +25,7 @@ from envcompare.text import masked
 Outcome = Literal["cause", "contributes", "not-proven", "none"]
 Group = Sequence[Change]
 _FAST, _SLOW, _PLACEBO, _CHANGED = "fast", "slow", "placebo", "changed"
+_BASE: Final = "base"  # the slow line with what was found first
 _MOST_ALONE: Final = 3  # of changes that are measured each alone
 _MOST_ARMS: Final = 5  # of changed lines in a stage
 _ROUNDS: Final = 7  # of a stage, the first of which warms up
@@ -34,7 +35,7 @@ _MOST_FILES: Final = 1000  # that are kept of a change
 _LITTLE: Final = 0.15  # a share below this is followed no further
 _CAUSE: Final = 0.5
 _ALMOST_ALL: Final = 0.9  # a change that surely closes less leaves room for another one
-_MOST_CAUSES: Final = 3
+_KEPT: Final = 1 / 4  # of the budget, for the confirmation
 _GONE: Final = (
     "in fresh rounds the slow line is no longer slower: what a trial wrote, such as byte code or a "
     "cache, may have lasted"
@@ -70,24 +71,25 @@ class Search:
     tried: list[Trial] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
     _began_s: float = field(default_factory=time.monotonic)
+    _gap: float = 0.0  # ln(slow ÷ fast), as the search has seen it last
 
     def prove(self, changes: Group, *, arm: str, slow_arm: str, cell: str = "") -> Proof:
         """Return the proof of what closes most of the gap, or that nothing does.
 
         All software together closes it with whatever it holds, and counts where no part of it does.
         """
-        found, share = self._search(changes)
-        for _ in range(_MOST_CAUSES - 1):
-            if share is None or share.high >= _ALMOST_ALL:
-                break
-            others = self._others(changes, found)
-            more, share = self._search(others, base=found, floor=share.value)
-            found = (*found, *more)
-        chosen = [self._with_settings(one) for one in found]
+        first, share = self._search(changes)
+        second: Group = ()
+        has_room = share is not None and share.high < _ALMOST_ALL
+        if has_room and self._left_s > self.budget_s * _STAGE_SHARE:
+            second, _ = self._search(self._further(changes, first), base=first)
+        chosen, more = ([self._with_settings(one) for one in each] for each in (first, second))
         outcome: Outcome = "none"
         confirmed, placebo = None, None
         if chosen:
-            outcome, confirmed, placebo = self._confirm(chosen)
+            outcome, confirmed, placebo = self._confirm(chosen, more)
+            if confirmed.keys != tuple(one.key for one in chosen):
+                chosen += more
         mends = dict.fromkeys(one.mend(self.slow, manual=self.manual) for one in chosen)
         return Proof(
             arm=arm,
@@ -106,13 +108,11 @@ class Search:
     def _left_s(self) -> float:
         return self.budget_s - (time.monotonic() - self._began_s)
 
-    def _search(
-        self, changes: Group, *, base: Group = (), floor: float = 0.0
-    ) -> tuple[Group, Share | None]:
+    def _search(self, changes: Group, *, base: Group = ()) -> tuple[Group, Share | None]:
         """Return the changes that close most of the gap in the search, and their share.
 
         They are several only if no part of them does much; none if no change does. `base` is
-        changed with each of them, and closes a share of `floor` by itself.
+        changed with each of them; then they are those that close most besides it.
         """
         groups = _groups(changes)
         if len(changes) <= 1:
@@ -125,21 +125,21 @@ class Search:
         held = 0.0  # the share of `last`, while parts of a group that failed are measured
         measured: list[Group] = []
         while (groups := [one for one in groups if one not in measured]) and (
-            self._left_s > _LEAST_S
+            self._left_s > max(_LEAST_S, self.budget_s * _KEPT)
         ):
             measured += groups
-            shares, failed = self._stage(groups, base=base, floor=floor)
-            gains = {at: one.value - floor for at, one in shares.items()}
-            best = _best(groups, gains)
-            if best is None or gains[best] < _CAUSE:
+            shares, failed = self._stage(groups, base=base)
+            best = _best(groups, shares)
+            if best is None or shares[best].value < _CAUSE:
                 # a change that cannot be run hides what the others of its group do
                 halves = [half for group in failed for half in self._parts(group)][:_MOST_ARMS]
                 if halves:
-                    if best is not None and gains[best] > held:
-                        last, closed, held = groups[best], shares[best], gains[best]
+                    if best is not None and shares[best].value > held:
+                        last, closed = groups[best], shares[best]
+                        held = closed.value
                     groups = halves
                     continue
-            if best is None or gains[best] < held:
+            if best is None or shares[best].value < held:
                 break
             held = 0.0
             last, closed = groups[best], shares[best]
@@ -148,12 +148,17 @@ class Search:
                 last, groups = groups[0], self._parts(groups[0])
         return last, closed
 
-    def _others(self, changes: Group, chosen: Group) -> Group:
+    def _further(self, changes: Group, chosen: Group) -> Group:
         """Return what may be changed besides, and of two images the other files."""
-        if any(one.is_whole for one in chosen):
-            return ()
-        others = [one for one in changes if one not in chosen and not one.is_whole]
+        is_whole = any(one.is_whole for one in chosen)
         files = {path for one in chosen for path in one.edit.files}
+        others = [
+            one
+            for one in changes
+            if one not in chosen
+            and not (is_whole and one.kind == "software")
+            and not (files and one.is_whole)
+        ]
         if files and self.files is not None:
             rest = [path for path in self.files.paths or () if path not in files]
             others += [self.files.change(rest)] if rest else []
@@ -203,36 +208,55 @@ class Search:
         return replace(change, what=f"settings of the image: {settings}") if settings else change
 
     def _stage(
-        self, groups: Sequence[Group], *, base: Group, floor: float
+        self, groups: Sequence[Group], *, base: Group
     ) -> tuple[dict[int, Share], list[Group]]:
         """Measure the slow line with `base` and each group of changes.
 
-        Return the shares that they close, if surely more than `floor` beside a base, and the groups
-        that failed, which may be divided.
+        Return the shares that they close, and the groups that failed, which may be divided. Beside
+        a base, which is measured too, a share is what a group surely closes more than it.
         """
         names = [f"{_CHANGED}-{at + 1}" for at in range(len(groups))]
         edits = {name: _whole((*base, *group)) for name, group in zip(names, groups, strict=True)}
+        if base:
+            edits[_BASE] = _whole(base)
         measured = self._run(edits, _ROUNDS, self._left_s * _STAGE_SHARE)
+        seen = gap(measured.units, fast=_FAST, slow=_SLOW)
+        self._gap = self._gap if seen is None else seen.value
         shares: dict[int, Share] = {}
         failed: list[Group] = []
         for at, (name, group) in enumerate(zip(names, groups, strict=True)):
-            trial, share = self._trial(measured, name, (*base, *group))
+            trial, share = self._trial(measured, name, group, base=base)
             self.tried.append(trial)
-            if share is not None and (not base or share.low > floor):
+            if share is not None and base:
+                share = _excess(measured.units, name, _BASE)
+                share = share if share is not None and share.low > 0 else None
+            if share is not None:
                 shares[at] = share
             elif name in measured.failed and (measured.folder or name not in measured.lines):
                 failed.append(group)
         return shares, failed
 
-    def _confirm(self, chosen: Group) -> tuple[Outcome, Trial, ProofShare | None]:
-        measured = self._run({_CHANGED: _whole(chosen), _PLACEBO: PLACEBO}, None, self._left_s)
-        trial, share = self._trial(measured, _CHANGED, chosen)
+    def _confirm(self, first: Group, second: Group) -> tuple[Outcome, Trial, ProofShare | None]:
+        """Measure in fresh rounds; the second change counts if it surely adds to the first."""
+        edits = {_CHANGED: _whole((*first, *second)), _PLACEBO: PLACEBO}
+        if second:
+            edits[_BASE] = _whole(first)
+        measured = self._run(edits, None, self._left_s)
+        chosen, name = [*first, *second], _CHANGED
+        if second:
+            added = _excess(measured.units, _CHANGED, _BASE)
+            if added is None or added.low <= 0:
+                chosen, name = [*first], _BASE
+        trial, share = self._trial(measured, name, chosen)
         placebo = self._share(measured, _PLACEBO)
         whole = gap(measured.units, fast=_FAST, slow=_SLOW)
-        if share is not None and whole is not None and whole.low <= 0:
+        is_gone = whole is not None and math.isfinite(whole.low) and whole.high < self._gap / 3
+        if share is not None and is_gone:
             trial = msgspec.structs.replace(trial, share=None, failed=_GONE)
-        known = share is not None and placebo is not None
-        return judged(measured.units) if known else "not-proven", trial, _kept(placebo)
+        outcome: Outcome = "not-proven"
+        if share is not None and placebo is not None:
+            outcome = judged(measured.units, changed=name)
+        return outcome, trial, _kept(placebo)
 
     def _run(self, edits: Mapping[str, Edit], rounds: int | None, budget_s: float) -> Measured:
         """Measure both lines, and the slow one with each of these changes."""
@@ -260,8 +284,11 @@ class Search:
         self.runs.append(measured.folder)
         return replace(measured, failed={**measured.failed, **failed}, lines=lines)
 
-    def _trial(self, measured: Measured, name: str, group: Group) -> tuple[Trial, Share | None]:
+    def _trial(
+        self, measured: Measured, name: str, group: Group, *, base: Group = ()
+    ) -> tuple[Trial, Share | None]:
         """Return the record of a changed line, and its share, unless it is not known."""
+        changed = (*base, *group)
         share = self._share(measured, name)
         lines = (one for one in (name, _SLOW, _FAST) if one in measured.failed)
         failed = next((measured.failed[one] for one in lines), "")
@@ -271,10 +298,10 @@ class Search:
             share = None if len(same) == len(group) else share
             failed = f"{', '.join(one.what for one in same)}: the line keeps its value"
         trial = Trial(
-            keys=tuple(one.key for one in group),
-            what=masked("; ".join(one.what for one in group)),
+            keys=tuple(one.key for one in changed),
+            what=masked("; ".join(one.what for one in changed)),
             line=masked(measured.lines.get(name, "")),
-            files=tuple(path for one in group for path in one.edit.files)[:_MOST_FILES],
+            files=tuple(path for one in changed for path in one.edit.files)[:_MOST_FILES],
             share=_kept(share),
             failed=masked(failed),
         )
@@ -321,9 +348,14 @@ def _whole(group: Group) -> Edit:
     return whole
 
 
-def _best(groups: Sequence[Group], gains: Mapping[int, float]) -> int | None:
+def _excess(units: Sequence[Unit], name: str, base: str) -> Share | None:
+    """Return the share that a line closes more than another."""
+    return excess_of_share(units, fast=_FAST, slow=_SLOW, changed=name, placebo=base)
+
+
+def _best(groups: Sequence[Group], shares: Mapping[int, Share]) -> int | None:
     """Return the place of the group that closes most; None if none does much."""
-    much = {at: gain for at, gain in gains.items() if gain >= _LITTLE}
+    much = {at: one.value for at, one in shares.items() if one.value >= _LITTLE}
     others = {at: value for at, value in much.items() if not groups[at][0].is_whole}
     best = max(much, key=lambda at: much[at], default=None)
     other = max(others, key=lambda at: others[at], default=None)

@@ -54,10 +54,12 @@ _SETTINGS: Final = re.compile(
     r"(?:[A-Za-z_]\w*=(?:'[^']*'|\"[^\"$`\\]*\"|[^\s'\"$`;&|()\\]*)[ \t]+)*(?![\s;&|)])"
 )
 _WORD: Final = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*")+""", re.DOTALL)
-_OF_SHELL: Final = re.compile(r"[;&|()<>`\n]|\$\(")
-_TRAINS: Final = re.compile(
-    r"(?:\S*/)?(?:python[\d.]*|apptainer|singularity|torchrun|accelerate|uv|conda)"
+_OF_SHELL: Final = re.compile(r"[;&|()<>`\n]|\$\(|^#")
+_LAUNCHES: Final = re.compile(
+    r"(?:\S*/)?(?:python[\d.]*|apptainer|singularity|torchrun|accelerate|(?:uv|conda) run)(?:\s|$)"
 )
+# A file or folder, but for SIFs, which are only read; a number is none.
+_IS_PLACE: Final = re.compile(r"^(?!.*\.(?:sif|simg)$)(?:.*/|.*\.[A-Za-z]\w*['\"]?$)")
 _PYTHON: Final = r"[^\s;&|()<>'\"$`]*python[\d.]*"
 _PYTHON_OF_LINE: Final = re.compile(rf"({_SETTINGS.pattern})({_PYTHON})(?=\s)")
 _SETTING: Final = re.compile(r"([A-Za-z_]\w*)=('[^']*'|\"[^\"]*\"|\S*)")
@@ -277,8 +279,7 @@ def _with_software(line: str, edit: Edit) -> str:
     if not edit.paths:
         return line
     first = shlex.quote(os.pathsep.join(edit.paths))
-    own = before_path(line, first)
-    return own if own != line else f"export {PATH}={first}${{{PATH}:+:${PATH}}}; {line}"
+    return f"export {PATH}={first}${{{PATH}:+:${PATH}}}; {before_path(line, first)}"
 
 
 def own_python(fast: str, slow: str) -> list[Change]:
@@ -289,6 +290,8 @@ def own_python(fast: str, slow: str) -> list[Change]:
     old, new = ("" if one is None else one[2] for one in named)
     if old == new or not (old and new):
         return []
+    if len([word for word in _WORD.findall(slow) if word == old]) > 1:
+        return []  # a part of the line would keep its own
     edit = Edit(python=new)
     return [Change(key=SOFTWARE, what=f"{old} → {new}", edit=edit, fix=f"use {new}")]
 
@@ -341,9 +344,10 @@ def line_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
 def word_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
     """Return the words in which two lines differ, or what their containers run, each as a change.
 
-    Lines are mixed only if each is one call of a program that trains: of others, such as `rsync`, a
-    mixture might do harm. A change that would make the slow line the fast one is left out, as are
-    the Python of a line and variables that it sets.
+    Lines are mixed only if each is one call of Python or of a launcher, and if they name the same
+    files but for SIFs: else a mixture might do harm, such as write over the results of another
+    line. A change that would make the slow line the fast one is left out, as are the Python of a
+    line and variables that it sets.
     """
     spans = [_words(line, manual) for line in (slow, fast)]
     old, new = (
@@ -352,14 +356,17 @@ def word_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
     )
     if not all(map(_may_be_mixed, (old, new))):
         return []
+    for words, places in ((old, spans[0]), (new, spans[1])):
+        count = _words_before_arguments(words)
+        del words[:count], places[:count]
     changed: list[Change] = []
     for a, b, c, d in _differing(old, new):
         parts = (" ".join(old[a:b]), " ".join(new[c:d]))
-        is_set = all(VARIABLE_SETTING.fullmatch(one) for one in old[a:b] + new[c:d])
-        if is_set or all(re.fullmatch(_PYTHON, one) for one in parts):
-            continue
+        if any(map(_IS_PLACE.search, old[a:b] + new[c:d])):
+            return []
         # what is added comes before the next word, or at the end of the line
-        begin = spans[0][a][0] if a < len(spans[0]) else len(slow)
+        last = spans[0][-1][1] if spans[0] else len(slow.rstrip())
+        begin = spans[0][a][0] if a < len(spans[0]) else last
         end = spans[0][b - 1][1] if b > a else begin
         text = parts[1] if b > a else f"{parts[1]} " if a < len(spans[0]) else f" {parts[1]}"
         edit = Edit(words=((begin, end, text),))
@@ -378,18 +385,29 @@ def _differing(old: list[str], new: list[str]) -> Iterator[tuple[int, int, int, 
     for tag, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if tag == "equal":
             continue
-        if b - a != d - c:
+        pairs = list(zip(old[a:b], new[c:d], strict=False))
+        rest = (old[a + len(pairs) : b] + new[c + len(pairs) : d])[:1]
+        is_option = [(one[0] == "-", other[0] == "-") for one, other in pairs]
+        if any(one != other for one, other in is_option) or any(one[0] != "-" for one in rest):
             yield a, b, c, d
             continue
-        starts = [n for n in range(b - a) if n == 0 or old[a + n][0] == new[c + n][0] == "-"]
-        for n, end in zip(starts, [*starts[1:], b - a], strict=True):
+        starts = [n for n, (one, _) in enumerate(is_option) if n == 0 or one]
+        for n, end in zip(starts, [*starts[1:], len(pairs)], strict=bool(starts)):
             yield a + n, a + end, c + n, c + end
+        if rest:
+            yield a + len(pairs), b, c + len(pairs), d
 
 
 def _may_be_mixed(words: list[str]) -> bool:
-    """Return whether words are one call of a program that trains, without the shell's own signs."""
-    program = next((one for one in words if not VARIABLE_SETTING.fullmatch(one)), "")
-    return bool(_TRAINS.fullmatch(program)) and not any(_OF_SHELL.search(one) for one in words)
+    """Return whether words are one call of Python or a launcher, without the shell's own signs."""
+    call = " ".join(one for one in words if not VARIABLE_SETTING.fullmatch(one))
+    return bool(_LAUNCHES.match(call)) and not any(_OF_SHELL.search(one) for one in words)
+
+
+def _words_before_arguments(words: list[str]) -> int:
+    """Return how many words set variables, or name the Python of a line."""
+    count = sum(1 for _ in takewhile(VARIABLE_SETTING.fullmatch, words))
+    return count + bool(re.fullmatch(_PYTHON, words[count]))
 
 
 def _words(line: str, manual: str) -> list[tuple[int, int]]:

@@ -15,12 +15,12 @@ from envcompare.fingerprint import PACKAGE_FOLDERS
 from envcompare.fingerprint.evidence import entries
 from envcompare.proof.levers import Change, Edit
 from envcompare.run_folder.records import FingerprintValue
-from envcompare.text import first_few
+from envcompare.text import counted, first_few
 
 _VERSION: Final = "python.version"
 _KEY: Final = "packages"
 _MOST_NAMED: Final = 3
-_NO_PACKAGE: Final = {"__pycache__", ".."}  # first parts of the paths of other files
+_NO_PACKAGE: Final = {"__pycache__", "..", "/"}  # first parts of the paths of other files
 Facts = Mapping[str, FingerprintValue]
 
 
@@ -28,31 +28,45 @@ def package_changes(fast: Facts, slow: Facts, *, place: Path) -> list[Change]:
     """Return a change for each package in which two Pythons of one minor version differ.
 
     `fast` and `slow` are the facts of the lines' processes on this machine; links are made in a new
-    folder below `place`. Packages that share a
-    folder, as those of a namespace do, are one change. Packages without a list of their files are
-    left out, as are those that only the slow line's Python has.
+    folder below `place`. Packages that share a folder, as those of a namespace do, are one change.
+    One more change links the packages that are equal: if it closes much, the place of the files
+    counts, and not their versions. Left out are packages without a list of their files, editable
+    ones, and those that only the slow line's Python has.
     """
     if fast.get(_VERSION) is None or fast.get(_VERSION) != slow.get(_VERSION):
         return []
     place /= "packages"
     place.mkdir()
     wanted, given = (_installed(entries(facts.get(PACKAGE_FOLDERS))) for facts in (fast, slow))
+    wanted = {name: one for name, one in wanted.items() if _modules(one)}
     differing = {
         name: one
         for name, one in wanted.items()
         if name not in given or _content(one) != _content(given[name])
     }
-    return [
+    changes = [
         _change(group, given, place / str(number))
         for number, group in enumerate(_groups(differing.values()))
     ]
+    equal = [one for name, one in wanted.items() if name not in differing]
+    if changes and equal:
+        _link(equal, place / "equal")
+        changes.append(
+            Change(
+                key="packages.place",
+                what=f"{counted(len(equal), 'equal package')} → from the fast line's folder",
+                edit=Edit(paths=(str(place / "equal"),)),
+                fix="keep the environment on the same disk, with byte code",
+            )
+        )
+    return changes
 
 
 def _installed(folders: Sequence[str]) -> dict[str, Distribution]:
     """Return what is installed in folders, by name; the first of a name counts, as for imports."""
     found: dict[str, Distribution] = {}
     for one in distributions(path=list(folders)):
-        if one.metadata["Name"] and one.files:
+        if one.metadata["Name"]:
             found.setdefault(_name(one), one)
     return found
 
@@ -82,6 +96,11 @@ def _tops(one: Distribution) -> set[str]:
     return {path.parts[0] for path in one.files or ()} - _NO_PACKAGE
 
 
+def _modules(one: Distribution) -> set[str]:
+    """Return the names that can be imported; none of an editable installation."""
+    return {name for name in _tops(one) if not name.endswith((".dist-info", ".egg-info", ".pth"))}
+
+
 def _groups(every: Iterable[Distribution]) -> list[list[Distribution]]:
     """Return packages that share a folder together, such as those of a namespace."""
     groups: list[tuple[set[str], list[Distribution]]] = []
@@ -98,12 +117,7 @@ def _change(
     group: Sequence[Distribution], given: Mapping[str, Distribution], place: Path
 ) -> Change:
     """Return the change that puts packages first, by links in a new folder."""
-    place.mkdir()
-    for one in group:
-        for name in sorted(_tops(one)):
-            source = Path(str(one.locate_file(name)))
-            if source.exists() and not (place / name).is_symlink():
-                (place / name).symlink_to(source)
+    _link(group, place)
     said = []
     for one in group:
         own = given.get(_name(one))
@@ -116,3 +130,13 @@ def _change(
         edit=Edit(paths=(str(place),)),
         fix=f"install {pins}, built as for the fast line",
     )
+
+
+def _link(group: Iterable[Distribution], place: Path) -> None:
+    """Make a folder of links to packages."""
+    place.mkdir()
+    for one in group:
+        for name in sorted(_tops(one)):
+            source = Path(str(one.locate_file(name)))
+            if source.exists() and not (place / name).is_symlink():
+                (place / name).symlink_to(source)

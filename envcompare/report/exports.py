@@ -88,7 +88,9 @@ class AnsweredComparison(msgspec.Struct, frozen=True, kw_only=True):
     margin: Annotated[float | None, Meta(description="a ratio of 1 ± it is equivalent")] = None
     why: ReasonKind | None = None
     reason: Annotated[str | None, Meta(description="the same as a sentence")] = None
-    candidates: Annotated[str | None, Meta(description="keys of facts, with commas")] = None
+    candidates: Annotated[
+        str | None, Meta(description="keys of what differs besides the environment")
+    ] = None
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,7 +203,8 @@ def captions_of(run: RunComparison, charts: Sequence[Chart]) -> str:
         *(f"`{one.name}`: {one.title}. {one.description}" for one in charts[:MOST_FIGURES]),
         "# Methods",
         " ".join((
-            f"Measured {' and '.join(device_sentences(run))} with envcompare {run.tool_version}.",
+            f"Measured with envcompare {run.tool_version}.",
+            *(f"Hardware: {one}." for one in device_sentences(run)),
             replication_sentence(run),
             level_sentence(run),
             f"The margin of equivalence is ±{100 * run.margin:g} %.",

@@ -83,17 +83,14 @@ class Job:
     interruption: Interruption = field(default_factory=Interruption)
     ended: set[str] = field(default_factory=set)  # cells, of this session if there are several
 
-    def end(self, cell: Cell, state: CellState, text: str) -> None:
-        """Record that a cell has ended, and show how many are left."""
+    def end_cell(self, cell: Cell, state: CellState, text: str) -> None:
+        """Record that a cell has ended, and show how many have."""
         self.note("cell-ended", host=cell.host, cell=cell.id, state=state, text=text)
         self.ended.add(cell.id)
         said = f"{state}, {text}" if text else state
         every = len(self.plan.cells)
-        left = every - len(self.ended)
         if every > 1:
             said += f"; {len(self.ended)} of {every} cells"
-        if left > 0:
-            said += f", {self.plan.duration(left)} left"
         self.display.cell_done(cell.id, said)
 
     def note(self, what: EventKind, **parts: Unpack[PlacedEventParts]) -> None:

@@ -585,7 +585,7 @@ def run_cells(job: Job, runs: Iterable[CellRun], *, ended: set[str]) -> None:
 def give_up(job: Job, cell: Cell, error: TransportError) -> None:
     """Record that a cell is not measured, since its host is unreachable."""
     job.fail("cell-failed", error, phase="connect", host=cell.host, cell=cell.id)
-    job.end(cell, "unreachable", error.brief)
+    job.end_cell(cell, "unreachable", error.brief)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -685,7 +685,7 @@ class _Group:
 
     def _end(self, run: CellRun, state: CellState, text: str) -> None:
         run.close()
-        self.job.end(run.cell, state, text)
+        self.job.end_cell(run.cell, state, text)
         self.ended.add(run.cell.id)
 
 

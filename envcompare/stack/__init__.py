@@ -278,7 +278,7 @@ class Engine:
     symptoms: tuple[Symptom, ...]
     silent_hint: str  # for a daemon that does not answer
     room_hint: str  # for a full disk
-    finds_layers: bool = False  # `load` takes layers that an archive lacks from its other images
+    reuses_layers: bool = False  # `load` takes layers that an archive lacks from its other images
 
 
 def recognise(symptoms: tuple[Symptom, ...], text: str) -> Problem | None:

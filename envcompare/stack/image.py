@@ -376,7 +376,7 @@ def deliver(store: ImageStore, image: Image, *, local: ImageStore, progress: Pro
 
 def _layers_there(store: ImageStore, image: Image) -> frozenset[str]:
     """Return the first layers of an image that an image of the host begins with, by digest."""
-    if not store.engine.finds_layers:
+    if not store.engine.reuses_layers or store.is_of_containerd():
         return frozenset()
     listed = store.ask("image", "ls", "--quiet", "--no-trunc").stdout.split()
     images = list(dict.fromkeys(listed))[:_MOST_IMAGES]
@@ -389,7 +389,7 @@ def _layers_there(store: ImageStore, image: Image) -> frozenset[str]:
         pairs = zip(image.layers, json.loads(line) or (), strict=False)
         same = [mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
         known = max(known, same, key=len)
-    return frozenset(known)
+    return frozenset(known) - {*image.layers[len(known) :]}
 
 
 def _send(
@@ -402,8 +402,7 @@ def _send(
 ) -> str:
     """Stream the image into the host's engine and name it there; return its ID there.
 
-    If the engine cannot take layers from its other images, as with containerd's store, all are
-    sent.
+    If the engine does not take the layers that are left out from its other images, all are sent.
     """
     load = ("sh", "-c", _LOAD, "sh", store.engine.program, _given_name(image))
 
@@ -451,7 +450,7 @@ def _copy(
             _copy_archive(source, reader.stdin, without)
         while chunk := source.read(_CHUNK_BYTES):
             reader.stdin.write(chunk)
-    except (BrokenPipeError, tarfile.TarError):
+    except (OSError, tarfile.TarError):
         writer.kill()  # an end stopped early; its exit code has the reason
     finally:
         reader.stdin.close()
@@ -486,11 +485,9 @@ def _copy_archive(source: _Watched, sink: IO[bytes], without: frozenset[str]) ->
         for member in saved:
             content = saved.extractfile(member) if member.isreg() else None
             folder, _, name = member.name.rpartition("/")
-            if content is None or (folder == "blobs/sha256" and f"sha256:{name}" in without):
-                if content is None:
-                    sent.addfile(member)
+            if folder == "blobs/sha256" and f"sha256:{name}" in without:
                 continue
-            if name != "layer.tar":
+            if name != "layer.tar" or content is None:
                 sent.addfile(member, content)
                 continue
             with tempfile.TemporaryFile() as kept:
@@ -500,7 +497,7 @@ def _copy_archive(source: _Watched, sink: IO[bytes], without: frozenset[str]) ->
                     kept.write(chunk)
                 if f"sha256:{digest.hexdigest()}" not in without:
                     kept.seek(0)
-                    sent.addfile(member, kept)
+                    sent.addfile(member, _Watched(kept, lambda _: None, source.watch))  # type: ignore[arg-type]  # only read
 
 
 def with_data(

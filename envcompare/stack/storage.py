@@ -196,6 +196,10 @@ class ImageStore:
             return ""
         return _CONTAINERD_ROOT if "io.containerd." in kinds else root
 
+    def is_of_containerd(self) -> bool:
+        """Return whether the engine keeps its images in containerd's store."""
+        return "io.containerd." in self.ask("info", "--format", "{{.DriverStatus}}").stdout
+
     def ask(self, *words: str) -> CommandResult:
         """Run the engine's client; raises UnusableError if its daemon does not answer in time."""
         try:

@@ -256,7 +256,7 @@ def test_usual_csv_has_eight_columns_and_a_row_for_each_comparison() -> None:
 @given(runs(names=HOSTILE))
 def test_page_and_json_hold_the_same_answer(run: RunComparison) -> None:
     """A name in it ends no script, and every verdict of the table is there."""
-    found = re.findall(r'id="answer">(.*?)</script>', render(run), re.DOTALL)
+    found = re.findall(r'id="answer-data">(.*?)</script>', render(run), re.DOTALL)
     assert len(found) == 1
     assert not set("<>&") & set(found[0])
     told = msgspec.json.decode(html.unescape(found[0]), type=Answer)

@@ -63,7 +63,7 @@ def test_file_in_a_package_travels_with_it_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["project.work", "project/work.py"])
 def test_workload_is_named_by_its_module_or_its_file(tmp_path: Path, name: str) -> None:
     """In the current folder."""
-    made(tmp_path / "project", {"__init__.py": "", "work.py": "class Net:\n    pass\n"})
+    made(tmp_path / "project", {"__init__.py": "", "work.py": "from . import x\nclass Net: pass\n"})
     done = envcompare("plan", "--workload", f"{name}:Net", "--envs", "vm", cwd=tmp_path)
     assert "files: work.py is sent with 1 other file of its folder" in done.stdout
     missing = envcompare("plan", "--workload", "project.none:Net", "--envs", "vm", cwd=tmp_path)

@@ -10,6 +10,7 @@ import importlib.util
 import math
 import os
 import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Collection, Mapping, Sequence, Union
 
 from harness.failures import ContractError, HintedError
@@ -270,17 +271,14 @@ def _import_file(path: str) -> object:
         return known
     others = [place for place in sys.path if os.path.abspath(place) != WORKLOADS]
     folder, file = imported_from(os.path.abspath(path))
-    sys.path[:] = [*others, folder, WORKLOADS]
+    sys.path[:] = [
+        *others,
+        *dict.fromkeys((folder, os.path.dirname(os.path.abspath(path)))),
+        WORKLOADS,
+    ]
     if os.sep in file:
-        module = importlib.import_module(file[: -len(".py")].replace(os.sep, "."))
-        found = str(getattr(module, "__file__", None))
-        if os.path.realpath(found) != os.path.realpath(path):
-            raise ContractError(
-                f"{module.__name__} is installed here too, as {found}",
-                hint="rename the package, or install the version that you want to measure",
-            )
-        sys.modules[name] = module
-        return module
+        sys.modules[name] = _module_of_package(file, path)
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -291,6 +289,22 @@ def _import_file(path: str) -> object:
     except BaseException:
         del sys.modules[name]  # half a module would pass for a whole one
         raise
+    return module
+
+
+def _module_of_package(file: str, path: str) -> ModuleType:
+    """Import a file as the module that it is from the folder around its packages."""
+    own = file[: -len(".py")].replace(os.sep, ".")
+    hint = "rename the package, or install the version that you want to measure"
+    try:
+        module = importlib.import_module(own)
+    except ModuleNotFoundError as error:
+        if not own.startswith(str(error.name)):
+            raise
+        raise ContractError(f"another package hides {own} here", hint=hint) from error
+    found = str(getattr(module, "__file__", None))
+    if os.path.realpath(found) != os.path.realpath(path):
+        raise ContractError(f"{own} is installed here too, as {found}", hint=hint)
     return module
 
 

@@ -21,8 +21,9 @@ _PYTHON = re.compile(r"(.*)/bin/python(3\.\d+)\S*")
 # `library_facts` says these of the interpreter that reads.
 OF_THE_READER = ("libc.version", "python.libpython_sha256")
 # Of a prefix, and of Debian's own Python, whose packages are for all minor versions.
-_SITES = ("{prefix}/lib/python{version}/site-packages", "{prefix}/lib/python3/dist-packages",
-          "{prefix}/local/lib/python{version}/dist-packages")  # fmt: skip
+_SITES = ("{prefix}/lib/python{version}/site-packages",
+          "{prefix}/local/lib/python{version}/dist-packages",
+          "{prefix}/lib/python3/dist-packages")  # fmt: skip
 _MOST_MODULES = 1500  # a process that ends meanwhile is not described
 _CUSTOM = ("sitecustomize.py", "usercustomize.py")  # run by `site` as Python starts
 _SHOWS_SYSTEM = re.compile(
@@ -119,7 +120,10 @@ def _python(folder: str, root: str, given: Dict[str, str]) -> Dict[str, Any]:
         "python.uncompiled": sum(not _has_byte_code(one, version) for _, one in modules),
         "python.start_files": sorted(_start_files([library, *paths], root)),
         "packages": [str(one) for one in installed(sites)],
-        "packages.folders": [one[len(root) :] for one in sites if os.path.isdir(one)],
+        # elsewhere its paths lead to other files
+        "packages.folders": [one[len(root) :] for one in sites if os.path.isdir(one)]
+        if attempt(lambda: os.path.samefile(root, "/"))
+        else None,
     }
 
 
