@@ -218,7 +218,8 @@ class ImageFiles:
             *([f"ENTRYPOINT {json.dumps(self._entrypoint)}"] if self._entrypoint else []),
             f"CMD {json.dumps(self._command)}",
             f"USER {self.settings()[0].get('User') or 0}",
-            f"LABEL {RUN_LABEL}={self.run_id} {HELD_LABEL}",
+            f"LABEL {RUN_LABEL}={self.run_id}",  # podman takes one label each
+            f"LABEL {HELD_LABEL}",
         )
         return [word for one in instructions for word in ("--change", one)]
 
