@@ -164,7 +164,10 @@ _NOT_IMPORTED: Final = "the inspected process did not import it"
 _NOT_SEEN: Final = "the command could not be inspected while it ran"
 _OF_A_COMMAND: Final = "not visible for a plain command"
 _ULIMIT: Final = "`--docker-options '--ulimit {}'` gives docker arms the same limit"
-_UNFILTERED: Final = "add an arm without a filter, as in `--envs vm,docker,singularity`"
+_UNFILTERED: Final = (
+    "add an arm without a filter: `--envs docker,free=docker --docker-options "
+    "'free=--security-opt seccomp=unconfined'`"
+)
 _COMPARE: Final = "compare the data with the original"
 
 FACTS: Final[tuple[Fact, ...]] = (
