@@ -178,8 +178,8 @@ def write_page(places: Places) -> str:
         "rounds (95 % interval), likewise a placebo, and the number of runs of the proof. Both "
         "lines of a case run in containers of one base image, or in virtual environments of one "
         "Python, and differ in the cause alone, but for a harmless file in one case, a mount in "
-        "another, and two harmless packages in a third. Two causes at once have twice the budget: "
-        "in 120 s, twice, one of them was proven, as a part, and no time was left for the other.",
+        "another, and two harmless packages in a third. Two causes at once have twice the budget, "
+        "240 s: with 120 s, only one of them was proven, as a part.",
         "",
         "| cause | printed | place | changed | closes | placebo | outcome | runs |",
         "|---|---|---|---|---|---|---|---|",
