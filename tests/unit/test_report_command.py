@@ -242,7 +242,7 @@ def test_figures_are_written_beside_any_format(run: Path, tmp_path: Path) -> Non
     done = envcompare("report", "run", *WHOLE, "--figures", "new/figs", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = sorted((tmp_path / "new" / "figs").iterdir())
-    assert {path.suffix for path in found} == {".svg", ".png", ".pdf"}
+    assert {path.suffix for path in found} == {".svg", ".png", ".pdf", ".md"}
     assert done.stderr.strip() == f"{len(found)} files of figures in new/figs"
     assert done.stdout.startswith("run_id,")
 
@@ -296,3 +296,10 @@ def test_run_that_this_user_may_not_read_is_said(run: Path, tmp_path: Path, clos
         (run / closed).chmod(mode)
     assert done.returncode == 5, done.stderr
     assert "Permission denied" in done.stderr
+
+
+def test_width_needs_figures(run: Path, tmp_path: Path) -> None:
+    """Nothing else has one."""
+    done = envcompare("report", "run", "--width", "84", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--width is for --figures" in done.stderr
