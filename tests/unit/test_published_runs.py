@@ -84,7 +84,7 @@ def test_the_first_page_has_the_numbers_of_these_runs() -> None:
     gvisor = ratios["gvisor", "gvisor", "cnn"]
     assert gvisor["outcome"] == "equivalent"
     change, low, high = (_percent(gvisor[name]) for name in ("ratio", "ratio_low", "ratio_high"))
-    assert f"/gvisor/report.html) it took {change} % ({low} to {high} %) longer" in text
+    assert f"/gvisor/report.html) too (+{change} %, {low} to {high} %)" in text
     overlays = [
         round(100 * ratios["environments", arm, "files"]["ratio"] - 100)
         for arm in ("charliecloud", "docker", "podman")
