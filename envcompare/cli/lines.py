@@ -105,7 +105,7 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None: 
         sys.exit(_explained(Path(lines[0]), values, display))
     if values.pop("comparison"):
         raise ConfigError(
-            "--comparison needs a run's folder",
+            "--comparison needs the folder of a run, with its run.json",
             hint="envcompare why RUN --comparison docker/cnn",
         )
     is_proof = values["prove"]
@@ -235,7 +235,7 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
     A line may begin with its name, as in `fast=python train.py`. Raises ConfigError for a repeated
     name, and for another number of lines than 2 to 26.
     """
-    if len(lines) == 1 and " " not in lines[0] and lines[0].strip("/").count("/"):
+    if len(lines) == 1 and " " not in lines[0]:
         raise ConfigError(
             f"{lines[0]} is not the folder of a run",
             hint="envcompare ls shows runs; two lines: envcompare why 'LINE' 'LINE'",

@@ -296,7 +296,8 @@ class Search:
         same = [one for one in group if one.is_without_effect(facts)]
         if same and share is not None:
             share = None if len(same) == len(group) else share
-            failed = f"{', '.join(one.what for one in same)}: the line keeps its value"
+            which = f"{', '.join(one.what for one in same)}: " if len(group) > 1 else ""
+            failed = f"{which}the line keeps its value"
         trial = Trial(
             keys=tuple(one.key for one in changed),
             what=masked("; ".join(one.what for one in changed)),

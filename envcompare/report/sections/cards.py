@@ -98,7 +98,8 @@ def summary_cards(run: RunComparison) -> SummaryCards:
     """Return the three cards with their sentences."""
     verdicts = tuple(one for headline in headlines(run) for one in headline.verdicts)
     known = "No confounder, no failure and no failed control is known."
-    if has_lines(run):
+    is_proven = run.proof is not None and run.proof.outcome in {"cause", "contributes"}
+    if has_lines(run) and not is_proven:
         known = "The cause is not proven: lines may differ in more than was read."
     unknown = HINTS if build_sentences(run) else NO_CONFOUNDER
     nothing = _item(known if is_timed(run) else unknown)

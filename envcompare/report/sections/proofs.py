@@ -62,7 +62,7 @@ def _named(trial: Trial) -> str:
 
 def _closed(trial: Trial) -> str:
     if trial.share is None:
-        return visible(trial.failed) or "not measured"
+        return visible(trial.failed) or ("too few rounds" if trial.line else "not measured")
     return share_text(trial.share)
 
 

@@ -150,7 +150,12 @@ def _start_sentence(comparison: Comparison, before: ArmSummary, after: ArmSummar
     start_s = (second_ms - first_ms) / 1000
     if not whole_s or start_s / whole_s < _MUCH:
         return []
-    sizes = (duration(abs(seconds)) for seconds in (start_s, whole_s))
+    sizes = tuple(duration(abs(seconds)) for seconds in (start_s, whole_s))
+    if start_s > whole_s > 0:
+        return [
+            "The start of the container takes {} of one process; the difference is {}. The start "
+            "may be the whole cause, and does not grow with the work.".format(*sizes)
+        ]
     return ["The start of the container accounts for {} of {} (one process each).".format(*sizes)]
 
 

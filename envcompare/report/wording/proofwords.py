@@ -13,6 +13,7 @@ from envcompare.text import first_few, shortened, visible
 _SMALL: Final = 0.25  # a share surely below this is not the cause
 _MOST_OF_CHANGE: Final = 120  # characters
 _MOST_NAMED: Final = 4
+_AGAIN: Final = "`envcompare why RUN --budget SECONDS` looks again, for longer."
 _HEADS: Final = {
     "cause": "The cause, proven by changing it: ",
     "contributes": "A part of the cause, proven by changing it: ",
@@ -48,7 +49,7 @@ def _result(proof: Proof) -> str:
         highs = [one.share.high for one in proof.tried if one.share is not None]
         if not highs:
             return (
-                "No change could be measured; a longer --budget may help."
+                f"No change could be measured. {_AGAIN}"
                 if proof.tried
                 else "envcompare can change no property in which the lines differ."
             )
@@ -57,11 +58,12 @@ def _result(proof: Proof) -> str:
         )
     what = _HEADS[proof.outcome] + shortened(confirmed.what, most=_MOST_OF_CHANGE)
     if confirmed.share is None:
-        return f"{what}. It has no share: {confirmed.failed or 'too few rounds'}."
+        again = "" if confirmed.failed else f" {_AGAIN}"
+        return f"{what}. It has no share: {confirmed.failed or 'too few rounds'}.{again}"
     text = f"{what}. In fresh rounds it closes {share_text(confirmed.share)} of the difference"
     if proof.placebo is not None:
         text += f"; a change without effect closes {share_text(proof.placebo)}"
-    return f"{text}. A longer --budget may decide." if proof.outcome == "not-proven" else f"{text}."
+    return f"{text}. {_AGAIN}" if proof.outcome == "not-proven" else f"{text}."
 
 
 def _named(trials: list[Trial]) -> str:
