@@ -75,7 +75,8 @@ class Record:
         if {"image.id", "image.files", "packages", "software"} & set(self.keys):
             is_named = bool(case.inside) and case.inside in self.what
             return (self.is_whole or is_named) and len(self.keys) == case.count
-        known = [key in case.names or key.startswith("option.") for key in self.keys]
+        is_alone = case.count == 1 and not case.has_bystanders
+        known = [key in case.names or (is_alone and key.startswith("option.")) for key in self.keys]
         return all(known) and len(known) == case.count and self.case in CASES
 
     @property

@@ -182,6 +182,7 @@ class Case:
     around: str = ""  # what the host needs meanwhile
     inside: str = ""  # the file, setting or package of the second line that is the cause
     count: int = 1  # of the changes that are the cause together
+    has_bystanders: bool = False  # options in which the lines differ without an effect
 
 
 BUILDS = (
@@ -494,7 +495,8 @@ CASES |= {
     ),
     "bystanders": Case(
         says="a quota of CPUs, beside more work and four options without an effect",
-        files={"a.py": BURNS, "b.py": BURNS.replace("600", "900")}, names=("cgroup.cpu_quota",),
+        files={"a.py": BURNS, "b.py": BURNS.replace("600", "900")},
+        names=("cgroup.cpu_quota", "option.cpus"), has_bystanders=True,
         lines=(f"{RUN} {{0}} python3 /w/a.py",
                f"{RUN} --pids-limit 200 --cpus 0.7 --ulimit core=0 --shm-size 32m -e UNUSED=1 "
                "{0} python3 /w/b.py"),
@@ -502,7 +504,7 @@ CASES |= {
     "two-causes": Case(
         says="a quota of CPUs, and a variable that traces every allocation",
         files={"work.py": BURNS + ALLOCATES.replace("20_000", "5_000")}, count=2,
-        names=("cgroup.cpu_quota", "env.PYTHONTRACEMALLOC"),
+        names=("cgroup.cpu_quota", "option.cpus", "env.PYTHONTRACEMALLOC"),
         images=("", "ENV PYTHONTRACEMALLOC=9\n"),
         lines=(f"{RUN} {{0}} python3 /w/work.py", f"{RUN} --cpus 0.7 {{1}} python3 /w/work.py"),
     ),

@@ -166,7 +166,13 @@ def prove(
         _image_files((fast, slow), manual, whole.run_id, folder.path / TRIALS) as files,
     ):
         search = Search(
-            fast=fast, slow=slow, measure=measured, manual=manual, budget_s=budget_s, files=files
+            fast=fast,
+            slow=slow,
+            measure=measured,
+            manual=manual,
+            budget_s=budget_s,
+            files=files,
+            gap=abs(decided.deciding.log_ratio),
         )
         own = line_changes(fast, slow, manual=manual)
         if is_typed:
@@ -365,7 +371,7 @@ def _packages(
     fast, slow = (facts.get(name, {}) for name in arms)
     try:
         return package_changes(fast, slow, place=place)
-    except (OSError, ValueError) as error:  # of a broken installation
+    except (OSError, ValueError, TypeError, IndexError) as error:  # of a broken list of files
         display.say(f"  the packages are not compared: {error}")
         return []
 

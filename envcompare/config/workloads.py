@@ -122,21 +122,19 @@ def _files_of_folder(path: Path) -> tuple[str, ...]:
 
 def _needs_of(path: Path) -> tuple[bool, bool]:
     """Return whether a file imports its neighbours, and whether it may reach them otherwise."""
-    package = Path(imported_from(path)[1]).parts[:-1]
+    if "/" in imported_from(path)[1]:
+        return True, True  # importing it imports its package
     neighbours = {
         entry.name.partition(".")[0]
         for entry in path.parent.iterdir()
         if entry.name != path.name and (entry.is_dir() or entry.suffix in _MODULES)
     }
-    neighbours.update(package[:1])
     used: set[str] = set()
     for node in ast.walk(ast.parse(read_text(path))):
         if isinstance(node, ast.Import):
             used |= {name.name.partition(".")[0] for name in node.names}
         elif isinstance(node, ast.ImportFrom):
-            used.add(
-                package[0] if node.level and package else (node.module or "").partition(".")[0]
-            )
+            used.add((node.module or "").partition(".")[0])
         elif isinstance(node, ast.Name | ast.Attribute):
             used |= {node.id if isinstance(node, ast.Name) else node.attr} & _FINDS_FILES
     return bool((used - {""}) & neighbours), bool(used & _FINDS_FILES)

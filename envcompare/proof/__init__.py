@@ -37,8 +37,8 @@ _CAUSE: Final = 0.5
 _ALMOST_ALL: Final = 0.9  # a change that surely closes less leaves room for another one
 _KEPT: Final = 1 / 4  # of the budget, for the confirmation
 _GONE: Final = (
-    "in fresh rounds the slow line is no longer slower: what a trial wrote, such as byte code or a "
-    "cache, may have lasted"
+    "in fresh rounds the slow line is no longer as slow: what a trial wrote, such as byte code or "
+    "a cache, may have lasted"
 )
 _PLACEBO_SHARE: Final = 0.1  # a placebo that surely closes more casts doubt on the rounds
 
@@ -68,10 +68,10 @@ class Search:
     manual: str  # of `run --help`, for a line that calls an engine
     budget_s: float
     files: ImageFiles | None = None  # if the lines' images differ
+    gap: float = 0.0  # ln(slow ÷ fast), as it was measured before
     tried: list[Trial] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
     _began_s: float = field(default_factory=time.monotonic)
-    _gap: float = 0.0  # ln(slow ÷ fast), as the search has seen it last
 
     def prove(self, changes: Group, *, arm: str, slow_arm: str, cell: str = "") -> Proof:
         """Return the proof of what closes most of the gap, or that nothing does.
@@ -220,8 +220,6 @@ class Search:
         if base:
             edits[_BASE] = _whole(base)
         measured = self._run(edits, _ROUNDS, self._left_s * _STAGE_SHARE)
-        seen = gap(measured.units, fast=_FAST, slow=_SLOW)
-        self._gap = self._gap if seen is None else seen.value
         shares: dict[int, Share] = {}
         failed: list[Group] = []
         for at, (name, group) in enumerate(zip(names, groups, strict=True)):
@@ -250,8 +248,10 @@ class Search:
         trial, share = self._trial(measured, name, chosen)
         placebo = self._share(measured, _PLACEBO)
         whole = gap(measured.units, fast=_FAST, slow=_SLOW)
-        is_gone = whole is not None and math.isfinite(whole.low) and whole.high < self._gap / 3
+        most = self.gap / 3 if self.gap else 0.0
+        is_gone = whole is not None and math.isfinite(whole.low) and whole.high < most
         if share is not None and is_gone:
+            share = None
             trial = msgspec.structs.replace(trial, share=None, failed=_GONE)
         outcome: Outcome = "not-proven"
         if share is not None and placebo is not None:

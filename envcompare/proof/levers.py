@@ -59,7 +59,7 @@ _LAUNCHES: Final = re.compile(
     r"(?:\S*/)?(?:python[\d.]*|apptainer|singularity|torchrun|accelerate|(?:uv|conda) run)(?:\s|$)"
 )
 # A file or folder, but for SIFs, which are only read; a number is none.
-_IS_PLACE: Final = re.compile(r"^(?!.*\.(?:sif|simg)$)(?:.*/|.*\.[A-Za-z]\w*['\"]?$)")
+_IS_PLACE: Final = re.compile(r"^(?!.*\.(?:sif|simg)['\"]?$)(?:.*/|.*\.[A-Za-z]\w*['\"]?$)")
 _PYTHON: Final = r"[^\s;&|()<>'\"$`]*python[\d.]*"
 _PYTHON_OF_LINE: Final = re.compile(rf"({_SETTINGS.pattern})({_PYTHON})(?=\s)")
 _SETTING: Final = re.compile(r"([A-Za-z_]\w*)=('[^']*'|\"[^\"]*\"|\S*)")
@@ -345,7 +345,7 @@ def word_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
     """Return the words in which two lines differ, or what their containers run, each as a change.
 
     Lines are mixed only if each is one call of Python or of a launcher, and if they name the same
-    files but for SIFs: else a mixture might do harm, such as write over the results of another
+    paths but for SIFs: else a mixture might do harm, such as write over the results of another
     line. A change that would make the slow line the fast one is left out, as are the Python of a
     line and variables that it sets.
     """
@@ -356,8 +356,10 @@ def word_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
     )
     if not all(map(_may_be_mixed, (old, new))):
         return []
-    for words, places in ((old, spans[0]), (new, spans[1])):
-        count = _words_before_arguments(words)
+    counts = [_words_before_arguments(words) for words in (old, new)]
+    if counts[0][1] != counts[1][1]:  # only one of them names its Python first
+        return []
+    for words, places, count in zip((old, new), spans, map(sum, counts), strict=True):
         del words[:count], places[:count]
     changed: list[Change] = []
     for a, b, c, d in _differing(old, new):
@@ -404,10 +406,10 @@ def _may_be_mixed(words: list[str]) -> bool:
     return bool(_LAUNCHES.match(call)) and not any(_OF_SHELL.search(one) for one in words)
 
 
-def _words_before_arguments(words: list[str]) -> int:
-    """Return how many words set variables, or name the Python of a line."""
+def _words_before_arguments(words: list[str]) -> tuple[int, int]:
+    """Return how many words set variables, and then how many name the Python of a line."""
     count = sum(1 for _ in takewhile(VARIABLE_SETTING.fullmatch, words))
-    return count + bool(re.fullmatch(_PYTHON, words[count]))
+    return count, int(re.fullmatch(_PYTHON, words[count]) is not None)
 
 
 def _words(line: str, manual: str) -> list[tuple[int, int]]:

@@ -48,7 +48,10 @@ def package_changes(fast: Facts, slow: Facts, *, place: Path) -> list[Change]:
         _change(group, given, place / str(number))
         for number, group in enumerate(_groups(differing.values()))
     ]
-    equal = [one for name, one in wanted.items() if name not in differing]
+    changed = {top for one in differing.values() for top in _tops(one)}
+    equal = [
+        one for name, one in wanted.items() if name not in differing and not _tops(one) & changed
+    ]
     if changes and equal:
         _link(equal, place / "equal")
         changes.append(
@@ -98,7 +101,8 @@ def _tops(one: Distribution) -> set[str]:
 
 def _modules(one: Distribution) -> set[str]:
     """Return the names that can be imported; none of an editable installation."""
-    return {name for name in _tops(one) if not name.endswith((".dist-info", ".egg-info", ".pth"))}
+    own = {name for name in _tops(one) if not name.startswith("__editable__")}
+    return {name for name in own if not name.endswith((".dist-info", ".egg-info", ".pth"))}
 
 
 def _groups(every: Iterable[Distribution]) -> list[list[Distribution]]:

@@ -203,8 +203,7 @@ def test_a_decided_difference_without_a_candidate_says_so() -> None:
         msgspec.structs.replace(SLOWER, candidates=()), differences=(FILTER, OTHER_PLACE)
     )
     assert headlines(on_purpose)[0].candidates == (
-        "docker differs by design in the file system of the packages and seccomp; Environments "
-        "says what each of them affects."
+        "docker differs by design in the file system of the packages and seccomp; see Environments."
     )
     unknown = run_of(msgspec.structs.replace(SLOWER, candidates=None))
     assert headlines(unknown)[0].candidates == (

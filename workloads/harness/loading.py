@@ -299,7 +299,7 @@ def _module_of_package(file: str, path: str) -> ModuleType:
     try:
         module = importlib.import_module(own)
     except ModuleNotFoundError as error:
-        if not own.startswith(str(error.name)):
+        if not f"{own}.".startswith(f"{error.name}."):
             raise
         raise ContractError(f"another package hides {own} here", hint=hint) from error
     found = str(getattr(module, "__file__", None))

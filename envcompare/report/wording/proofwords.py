@@ -13,7 +13,6 @@ from envcompare.text import first_few, shortened, visible
 _SMALL: Final = 0.25  # a share surely below this is not the cause
 _MOST_OF_CHANGE: Final = 120  # characters
 _MOST_NAMED: Final = 4
-_AGAIN: Final = "`envcompare why RUN --budget SECONDS` looks again, for longer."
 _HEADS: Final = {
     "cause": "The cause, proven by changing it: ",
     "contributes": "A part of the cause, proven by changing it: ",
@@ -49,7 +48,7 @@ def _result(proof: Proof) -> str:
         highs = [one.share.high for one in proof.tried if one.share is not None]
         if not highs:
             return (
-                f"No change could be measured. {_AGAIN}"
+                "No change could be measured."
                 if proof.tried
                 else "envcompare can change no property in which the lines differ."
             )
@@ -58,12 +57,18 @@ def _result(proof: Proof) -> str:
         )
     what = _HEADS[proof.outcome] + shortened(confirmed.what, most=_MOST_OF_CHANGE)
     if confirmed.share is None:
-        again = "" if confirmed.failed else f" {_AGAIN}"
+        again = "" if confirmed.failed else f" {_again(proof)}"
         return f"{what}. It has no share: {confirmed.failed or 'too few rounds'}.{again}"
     text = f"{what}. In fresh rounds it closes {share_text(confirmed.share)} of the difference"
     if proof.placebo is not None:
         text += f"; a change without effect closes {share_text(proof.placebo)}"
-    return f"{text}. {_AGAIN}" if proof.outcome == "not-proven" else f"{text}."
+    return f"{text}. {_again(proof)}" if proof.outcome == "not-proven" else f"{text}."
+
+
+def _again(proof: Proof) -> str:
+    """Return the command that proves the same difference with another budget."""
+    which = shlex.quote("/".join(filter(None, (proof.arm, proof.cell))))
+    return f"`envcompare why RUN --comparison {visible(which)} --budget SECONDS` looks again."
 
 
 def _named(trials: list[Trial]) -> str:

@@ -280,7 +280,7 @@ def _on_purpose(differences: tuple[FactDifference, ...], arm: str) -> str:
         return _NOTHING_DIFFERS
     names = dict.fromkeys(fact(one.key).name for one in differences)
     what = listed(list(names), most=_MOST_BY_DESIGN)
-    return f"{arm} differs by design in {what}; Environments says what each of them affects."
+    return f"{arm} differs by design in {what}; see Environments."
 
 
 def _described(differences: list[FactDifference]) -> str:
