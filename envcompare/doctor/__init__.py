@@ -95,7 +95,9 @@ def _arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
 
 
 def _diagnosed(experiment: Experiment, host: HostSpec) -> HostExamination:
-    arms = tuple(dict.fromkeys((arm.environment, arm.stack) for arm in experiment.arms))
+    # what the user named needs neither wheels nor a base image
+    pairs = ((arm.environment, "given" if arm.reference else arm.stack) for arm in experiment.arms)
+    arms = tuple(dict.fromkeys(pairs))
     with closing(connect(host, options=ssh_options(experiment))) as transport:
         findings = diagnose(
             transport, arms, options=stack_options(experiment), may_use_gpu=experiment.may_use_gpu

@@ -389,7 +389,7 @@ def test_doctor_names_the_torch_of_the_host_before_a_download(
     named = "" if python == "3.11" else python
     imitation = _imitation("no-cdi", model=MODELS[gpu], driver=driver, python=named)
     with imitated(HOST, imitation, docker=docker_client()):
-        code, said = _envcompare("doctor", "--envs", "docker")
+        code, said = _envcompare("doctor", "--envs", "docker", "--base-image", BASE)
     line = next(text for text in said.splitlines() if f"wheels for Python {python}" in text)
     assert torch in line
     assert (code == 3) is ("needs driver" in torch)
