@@ -28,6 +28,7 @@ from envcompare.stack.image import (
     find_built,
     is_built_on,
     labels,
+    look_up,
 )
 from envcompare.stack.storage import ImageStore, check_whole
 from envcompare.stack.wheelhouse import one_at_a_time
@@ -84,7 +85,7 @@ def where_base_is(base: str, *, local: ImageStore, there: ImageStore) -> str:
     """
     if is_built_on(base, there) or is_built_on(base, local):
         return "an image is built on it"
-    if find(local, base) is not None:
+    if look_up(local, base) is not None:
         return "is here"
     try:
         with local.connect() as client:
