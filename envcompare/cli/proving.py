@@ -129,8 +129,7 @@ def prove(
     SIGINT, SIGTERM and SIGHUP.
     """
     whole = compare_run(folder)
-    moved = (one for one in whole.compared if one.outcome in MOVED)
-    decided = chosen or next(moved, None)
+    decided = chosen or next((one for one in whole.compared if one.outcome in MOVED), None)
     if decided is None or decided.deciding is None:
         return None
     slow_arm = _slow_arm(whole, decided)
@@ -139,7 +138,7 @@ def prove(
     margin = min(_WIDEST, 100 * math.expm1(abs(decided.deciding.log_ratio) / _PARTS))
     arms = {one.id: one for one in folder.read_run().arms}
     fast, slow = (_as_line(arms[name]) for name in names)
-    environments = tuple(arms[name].environment for name in names)
+    kinds = tuple(arms[name].environment for name in names)
     call = engine_call(slow)
     manual = _manual(call)
     is_typed = _is_line(whole, decided)
@@ -148,15 +147,9 @@ def prove(
         base = replace(base, quiet_gate=quiet_gate)
 
     def measured(lines: dict[str, str], rounds: int | None, limit_s: float) -> Measured:
-        settings = replace(
-            _typed(base, lines, rounds)
-            if is_typed
-            else _with_arms(base, lines, manual, environments),
-            budget=limit_s,
-            margin=margin,
-            out=str(folder.path / TRIALS),
-        )
-        _, result, trial = carry_out(settings, display, is_shown=False)
+        given = _typed(base, lines, rounds) if is_typed else _with_arms(base, lines, manual, kinds)
+        given = replace(given, budget=limit_s, margin=margin, out=str(folder.path / TRIALS))
+        _, result, trial = carry_out(given, display, is_shown=False)
         return _measured(result, trial, folder.path)
 
     (folder.path / TRIALS).mkdir(exist_ok=True)
@@ -176,14 +169,20 @@ def prove(
         )
         own = line_changes(fast, slow, manual=manual)
         if is_typed:
-            own += word_changes(fast, slow, manual=manual)
-            search_path = os.environ.get("PATH", "")
-            place = Path(_folder_of(base))
-            own += own_software(fast, slow, folder=place, search_path=search_path)
-            own += own_python(fast, slow)
+            own += _changes_of_lines(fast, slow, manual, Path(_folder_of(base)))
             own += _packages(folder, names, (fast, slow), Path(cache).parent, display)
         levers = _levers(whole, decided, own, cache=cache, is_engine=call is not None)
         return search.prove(levers, arm=decided.arm, slow_arm=slow_arm, cell=decided.cell)
+
+
+def _changes_of_lines(fast: str, slow: str, manual: str, folder: Path) -> list[Change]:
+    """Return what two lines, run in a folder, differ in besides their options and images."""
+    search_path = os.environ.get("PATH", "")
+    return [
+        *word_changes(fast, slow, manual=manual),
+        *own_software(fast, slow, folder=folder, search_path=search_path),
+        *own_python(fast, slow),
+    ]
 
 
 def _manual(call: EngineCall | None) -> str:

@@ -38,19 +38,21 @@ def package_changes(fast: Facts, slow: Facts, *, place: Path) -> list[Change]:
     place /= "packages"
     place.mkdir()
     wanted, given = (_installed(entries(facts.get(PACKAGE_FOLDERS))) for facts in (fast, slow))
-    wanted = {name: one for name, one in wanted.items() if _modules(one)}
+    wanted = {name: package for name, package in wanted.items() if _modules(package)}
     differing = {
-        name: one
-        for name, one in wanted.items()
-        if name not in given or _content(one) != _content(given[name])
+        name: package
+        for name, package in wanted.items()
+        if name not in given or _content(package) != _content(given[name])
     }
     changes = [
         _change(group, given, place / str(number))
         for number, group in enumerate(_groups(differing.values()))
     ]
-    changed = {top for one in differing.values() for top in _tops(one)}
+    changed = {top for package in differing.values() for top in _tops(package)}
     equal = [
-        one for name, one in wanted.items() if name not in differing and not _tops(one) & changed
+        package
+        for name, package in wanted.items()
+        if name not in differing and not _tops(package) & changed
     ]
     if changes and equal:
         _link(equal, place / "equal")
@@ -67,25 +69,25 @@ def package_changes(fast: Facts, slow: Facts, *, place: Path) -> list[Change]:
 
 def _installed(folders: Sequence[str]) -> dict[str, Distribution]:
     """Return what is installed in folders, by name; the first of a name counts, as for imports."""
-    found: dict[str, Distribution] = {}
-    for one in distributions(path=list(folders)):
-        if one.metadata["Name"]:
-            found.setdefault(_name(one), one)
-    return found
+    known: dict[str, Distribution] = {}
+    for package in distributions(path=list(folders)):
+        if package.metadata["Name"]:
+            known.setdefault(_name(package), package)
+    return known
 
 
-def _name(one: Distribution) -> str:
-    return one.metadata["Name"].lower().replace("_", "-").replace(".", "-")
+def _name(package: Distribution) -> str:
+    return package.metadata["Name"].lower().replace("_", "-").replace(".", "-")
 
 
-def _content(one: Distribution) -> tuple[str, frozenset[str]]:
+def _content(package: Distribution) -> tuple[str, frozenset[str]]:
     """Return the version, and the files with their hashes as the installer has listed them."""
     own = frozenset(
         f"{path} {path.hash.value}"
-        for path in one.files or ()
+        for path in package.files or ()
         if path.hash and not _is_of_installer(path)
     )
-    return one.version, own
+    return package.version, own
 
 
 def _is_of_installer(path: PurePosixPath) -> bool:
@@ -94,26 +96,26 @@ def _is_of_installer(path: PurePosixPath) -> bool:
     return path.suffix == ".pyc" or first == ".." or first.endswith((".dist-info", ".egg-info"))
 
 
-def _tops(one: Distribution) -> set[str]:
+def _tops(package: Distribution) -> set[str]:
     """Return the names in the folder of packages that belong to one, with its metadata."""
-    return {path.parts[0] for path in one.files or ()} - _NO_PACKAGE
+    return {path.parts[0] for path in package.files or ()} - _NO_PACKAGE
 
 
-def _modules(one: Distribution) -> set[str]:
+def _modules(package: Distribution) -> set[str]:
     """Return the names that can be imported; none of an editable installation."""
-    own = {name for name in _tops(one) if not name.startswith("__editable__")}
+    own = {name for name in _tops(package) if not name.startswith("__editable__")}
     return {name for name in own if not name.endswith((".dist-info", ".egg-info", ".pth"))}
 
 
 def _groups(every: Iterable[Distribution]) -> list[list[Distribution]]:
     """Return packages that share a folder together, such as those of a namespace."""
     groups: list[tuple[set[str], list[Distribution]]] = []
-    for one in sorted(every, key=_name):
-        names = _tops(one)
+    for package in sorted(every, key=_name):
+        names = _tops(package)
         same = [group for group in groups if group[0] & names]
         groups = [group for group in groups if group not in same]
         names = names.union(*(known for known, _ in same))
-        groups.append((names, [*(each for _, members in same for each in members), one]))
+        groups.append((names, [*(each for _, members in same for each in members), package]))
     return [members for _, members in groups]
 
 
@@ -123,11 +125,11 @@ def _change(
     """Return the change that puts packages first, by links in a new folder."""
     _link(group, place)
     said = []
-    for one in group:
-        own = given.get(_name(one))
-        before, after = own.version if own else "none", one.version
-        said.append(f"{_name(one)} {before} → {'another build' if before == after else after}")
-    pins = " ".join(f"{_name(one)}=={one.version}" for one in group)
+    for package in group:
+        own = given.get(_name(package))
+        before, after = own.version if own else "none", package.version
+        said.append(f"{_name(package)} {before} → {'another build' if before == after else after}")
+    pins = " ".join(f"{_name(package)}=={package.version}" for package in group)
     return Change(
         key=_KEY,
         what=first_few(said, most=_MOST_NAMED),
@@ -139,8 +141,8 @@ def _change(
 def _link(group: Iterable[Distribution], place: Path) -> None:
     """Make a folder of links to packages."""
     place.mkdir()
-    for one in group:
-        for name in sorted(_tops(one)):
-            source = Path(str(one.locate_file(name)))
+    for package in group:
+        for name in sorted(_tops(package)):
+            source = Path(str(package.locate_file(name)))
             if source.exists() and not (place / name).is_symlink():
                 (place / name).symlink_to(source)

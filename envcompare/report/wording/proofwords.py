@@ -26,8 +26,8 @@ def proof_texts(proof: Proof) -> list[str]:
     if proof.mend and proof.outcome in {"cause", "contributes"}:
         cost = f" What it costs: {proof.cost}." if proof.cost else ""
         texts.append(f"To fix it: {proof.mend}.{cost}")
-    found = proof.confirmed.what.split("; ") if proof.confirmed else []
-    others = [one for one in proof.tried if one.what not in found]
+    confirmed = proof.confirmed.what.split("; ") if proof.confirmed else []
+    others = [one for one in proof.tried if one.what not in confirmed]
     # of several changes one may hide what another does
     alone = [one for one in others if len(one.keys) == 1]
     small = [one for one in alone if one.share is not None and one.share.high < _SMALL]
