@@ -64,6 +64,12 @@ class Record:
         return next((n for n, key in enumerate(self.candidates, 1) if key in names), None)
 
     @property
+    def is_first_by_name(self) -> bool:
+        """Tell whether the cause is the first in the order of names, whatever is known of it."""
+        first = min((*self.candidates, *self.denied), default="")
+        return first in EVERY[self.case].names
+
+    @property
     def is_denied(self) -> bool:
         """Tell whether the cause was said to have no effect."""
         return self.place is None and not set(EVERY[self.case].names).isdisjoint(self.denied)
@@ -176,14 +182,14 @@ def write_page(places: Places) -> str:
         f"measured once with `why --prove`{_missing(records)}; raw data in "
         f"`benchmarks/results/{DATA}`. The table shows the place of the cause among the unproven "
         "candidates, what was changed, what share of the difference the change closes in fresh "
-        "rounds (95 % interval), likewise a placebo, and the number of runs of the proof. Both "
-        "lines of a case run in containers of one base image, or in virtual environments of one "
+        "rounds (95 % interval), likewise a placebo, the number of runs of the proof, and the time "
+        "of verdict and proof. Both lines of a case run in containers of one base image, or in virtual environments of one "
         "Python, and differ in the cause alone, but for a harmless file in one case, a mount in "
         "another, and two harmless packages in a third. Two causes at once have twice the budget, "
         "240 s: with 120 s, only one of them was proven, as a part.",
         "",
-        "| cause | printed | place | changed | closes | placebo | outcome | runs |",
-        "|---|---|---|---|---|---|---|---|",
+        "| cause | printed | place | changed | closes | placebo | outcome | runs | time |",
+        "|---|---|---|---|---|---|---|---|---|",
         *map(_row, records),
         "",
         f"- In {len(proven)} of the {len(records)} that were run, the cause was proven; in "
@@ -191,6 +197,10 @@ def write_page(places: Places) -> str:
         f"- Something else was called the cause in {len(wrong)}.",
         f"- Before any proof, the cause was the first or second candidate in {len(first)}, and was "
         f"ruled out in {sum(one.is_denied for one in records)}.",
+        "- The cause comes first in "
+        f"{sum(one.is_first_by_name for one in records)} by the names of the facts that differ, in "
+        f"{sum(one.place == 1 for one in records)} by the evidence about them, and in "
+        f"{len(proven)} by changing them; little else differs between these lines.",
         *_without_effect(without),
         *_again([one for one in records if one.rounds]),
     ))  # fmt: skip
@@ -251,7 +261,8 @@ def _row(record: Record) -> str:
     what = f"`{record.what}`" if record.what else "nothing"
     shares = (_percent(record.share), _percent(record.placebo))
     says, trials = EVERY[record.case].says, str(record.trials)
-    cells = (says, _change(record), place, what, *shares, record.proof, trials)
+    took = f"{record.conditions['elapsed_s']:.0f} s"
+    cells = (says, _change(record), place, what, *shares, record.proof, trials, took)
     return f"| {' | '.join(cells)} |"
 
 
