@@ -183,10 +183,10 @@ def write_page(places: Places) -> str:
         f"`benchmarks/results/{DATA}`. The table shows the place of the cause among the unproven "
         "candidates, what was changed, what share of the difference the change closes in fresh "
         "rounds (95 % interval), likewise a placebo, the number of runs of the proof, and the time "
-        "of verdict and proof. Both lines of a case run in containers of one base image, or in virtual environments of one "
-        "Python, and differ in the cause alone, but for a harmless file in one case, a mount in "
-        "another, and two harmless packages in a third. Two causes at once have twice the budget, "
-        "240 s: with 120 s, only one of them was proven, as a part.",
+        "of verdict and proof. Both lines of a case run in containers of one base image, or in "
+        "virtual environments of one Python, and differ in the cause alone, but for a harmless "
+        "file in one case, a mount in another, and two harmless packages in a third. Two causes at "
+        "once have twice the budget, 240 s: with 120 s, only one of them was proven, as a part.",
         "",
         "| cause | printed | place | changed | closes | placebo | outcome | runs | time |",
         "|---|---|---|---|---|---|---|---|---|",
