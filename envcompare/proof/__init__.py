@@ -248,8 +248,7 @@ class Search:
         trial, share = self._trial(measured, name, chosen)
         placebo = self._share(measured, _PLACEBO)
         whole = gap(measured.units, fast=_FAST, slow=_SLOW)
-        most = self.gap / 3 if self.gap else 0.0
-        is_gone = whole is not None and math.isfinite(whole.low) and whole.high < most
+        is_gone = whole is not None and math.isfinite(whole.low) and whole.high < self.gap / 3
         if share is not None and is_gone:
             share = None
             trial = msgspec.structs.replace(trial, share=None, failed=_GONE)

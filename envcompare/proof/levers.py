@@ -290,7 +290,7 @@ def own_python(fast: str, slow: str) -> list[Change]:
     old, new = ("" if one is None else one[2] for one in named)
     if old == new or not (old and new):
         return []
-    if len([word for word in _WORD.findall(slow) if word == old]) > 1:
+    if _WORD.findall(slow).count(old) > 1:
         return []  # a part of the line would keep its own
     edit = Edit(python=new)
     return [Change(key=SOFTWARE, what=f"{old} → {new}", edit=edit, fix=f"use {new}")]
