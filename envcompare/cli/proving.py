@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import math
 import os
 import shlex
@@ -29,6 +31,7 @@ from envcompare.environments.line import (
     engine_call,
     given_options,
     name_of,
+    option_texts,
 )
 from envcompare.environments.oci import remove_labelled
 from envcompare.errors import ConfigError, EnvcompareError, InterruptedRunError
@@ -40,6 +43,7 @@ from envcompare.proof.levers import (
     line_changes,
     own_python,
     own_software,
+    own_start,
     replaces,
     word_changes,
 )
@@ -66,6 +70,7 @@ TRIALS: Final = "trials"
 _ANSWER_S: Final = 60.0
 _PARTS: Final = 8  # of a gap: the margin of its trials
 _WIDEST: Final = 50.0  # percent
+_TEMPORARY: Final = "envcompare-why-"
 _BUILT: Final = "envcompare-built"  # stands for the image that the run builds
 
 
@@ -182,7 +187,22 @@ def _changes_of_lines(fast: str, slow: str, manual: str, folder: Path) -> list[C
         *word_changes(fast, slow, manual=manual),
         *own_software(fast, slow, folder=folder, search_path=search_path),
         *own_python(fast, slow),
+        *own_start(fast, slow, entrypoint=_entrypoint(slow, manual)),
     ]
+
+
+def _entrypoint(line: str, manual: str) -> list[str]:
+    """Return the program that a line's option or image starts first; none if it is not known."""
+    call = engine_call(line)
+    if call is None:
+        return []
+    given = [one for one in option_texts(line, call, manual) if one.startswith("--entrypoint")]
+    if given:
+        return [value for one in given if (value := one[len("--entrypoint") :].strip(" ='\""))]
+    image = call.words[given_options(call.words, manual)[1]]
+    words = ("image", "inspect", "--format", "{{json .Config.Entrypoint}}", image)
+    asked = run(LOCAL, Command(argv=(*call.client, *words)), timeout_s=_ANSWER_S)
+    return json.loads(asked.stdout) or [] if asked.succeeded else []
 
 
 def _manual(call: EngineCall | None) -> str:
@@ -337,8 +357,17 @@ def _image_files(
 
 @contextmanager
 def _byte_code_folder(call: EngineCall | None, manual: str) -> Iterator[str]:
-    """Give a folder that only this login can reach, and a container, whatever its user."""
-    with tempfile.TemporaryDirectory(prefix="envcompare-", ignore_cleanup_errors=True) as parent:
+    """Give a folder that only this login can reach, and a container, whatever its user.
+
+    It is locked (flock), so that the next start can remove what a killed one left.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*"):
+        with suppress(OSError), _locked(left):
+            shutil.rmtree(left)
+    with (
+        tempfile.TemporaryDirectory(prefix=_TEMPORARY, ignore_cleanup_errors=True) as parent,
+        _locked(parent),
+    ):
         cache = Path(parent) / "cache"
         cache.mkdir()
         if call is not None:
@@ -354,6 +383,17 @@ def _byte_code_folder(call: EngineCall | None, manual: str) -> Iterator[str]:
                 words = (*call.client, "run", "--rm", *volume, "-rf", "/d/cache")
                 with suppress(EnvcompareError):
                     run(LOCAL, Command(argv=words), timeout_s=_ANSWER_S)
+
+
+@contextmanager
+def _locked(folder: str | Path) -> Iterator[None]:
+    """Hold the lock of a folder; raises OSError if another process has it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _packages(

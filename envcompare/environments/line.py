@@ -39,8 +39,9 @@ PATH = "PYTHONPATH"
 _INSIDE, _TURN = "/envcompare-gate/harness", "/envcompare-gate/turn"
 _PLAIN = Traits(reference="line", is_isolated=False, software="venv")
 _STARTERS = frozenset({"command", "env", "exec", "nice", "nohup", "sudo", "time"})
-# Options that neither clear variables nor name a user, and the number of `nice -n 5`.
-_OF_STARTER = re.compile(r"-[npv]\d*|--|\d+")
+# Options that neither clear all variables nor name a user, and the number of `nice -n 5`.
+_OF_STARTER = re.compile(r"-[npv]\d*|--|\d+|--unset=\w+")
+_UNSET = "--unset="  # of `env`
 _SUDO = ("sudo", "-n")  # a measured line has no terminal for a password
 _HIDDEN = frozenset({"--net", "--net-alias", "--dns-opt"})  # that no manual of Docker lists
 IMAGE_NAME = re.compile(r"[\w./:@-]+")  # without a variable of the shell
@@ -56,6 +57,7 @@ class EngineCall:
     """A line that is one call of `docker run` or `podman run`."""
 
     client: tuple[str, ...]  # how envcompare calls the same engine
+    client_at: int  # in the line
     position: int  # in the line, where further options of `run` may be inserted
     words: tuple[str, ...]  # after `run`
     spans: tuple[tuple[int, int], ...]  # where each of them begins and ends in the line
@@ -90,16 +92,18 @@ def engine_call(line: str) -> EngineCall | None:
         return None
     if at is None or any(_OPERATORS.fullmatch(word) for word in words) or len(words) == first:
         return None
-    program = PurePosixPath(words[_client_at(words)]).name
+    place = _client_at(words)
+    program = PurePosixPath(words[place]).name
     is_root = any(PurePosixPath(word).name == _SUDO[0] for word in _unset(words[:first]))
     client = (*_SUDO * is_root, program)
-    return EngineCall(client, at, tuple(words[first:]), tuple(spans[first:]))
+    return EngineCall(client, spans[place][0], at, tuple(words[first:]), tuple(spans[first:]))
 
 
 def _leads_to_run(words: list[str]) -> bool:
     """Return whether words are variables, what starts a client, an engine's client, and `run`."""
     at = _client_at(words)
-    is_far = any(word.startswith(_FAR) for word in words[:at])
+    variables = (f"{word.removeprefix(_UNSET)}=" if _UNSET in word else word for word in words[:at])
+    is_far = any(word.startswith(_FAR) for word in variables)
     return words[at + 1 :] in (["run"], ["container", "run"]) and not is_far
 
 

@@ -16,7 +16,7 @@ from typing import Final, Literal
 import msgspec
 
 from envcompare.errors import EnvcompareError, InterruptedRunError
-from envcompare.proof.imagefiles import FILES, ImageFiles, divided
+from envcompare.proof.imagefiles import ENTRYPOINT, FILES, ImageFiles, divided
 from envcompare.proof.levers import PLACEBO, SOFTWARE, Change, Edit, edited
 from envcompare.run_folder.records import FingerprintValue, Proof, ProofShare, Trial
 from envcompare.stats.shares import Share, Unit, excess_of_share, gap, share_closed
@@ -301,7 +301,9 @@ class Search:
             keys=tuple(one.key for one in changed),
             what=masked("; ".join(one.what for one in changed)),
             line=masked(measured.lines.get(name, "")),
-            files=tuple(path for one in changed for path in one.edit.files)[:_MOST_FILES],
+            files=tuple(path for one in changed for path in one.edit.files if path != ENTRYPOINT)[
+                :_MOST_FILES
+            ],
             share=_kept(share),
             failed=masked(failed),
         )

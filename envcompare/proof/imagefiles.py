@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Final
 from envcompare.environments.line import KEEP_OWNERS, KEEP_SETTINGS
 from envcompare.environments.oci import RUN_LABEL
 from envcompare.errors import CommandTimeoutError, StackError
-from envcompare.proof.levers import Change, Edit
+from envcompare.proof.levers import START, Change, Edit
 from envcompare.stack.image import HELD_LABEL
 from envcompare.text import Command, shortened, visible
 from envcompare.transport import CONTENT_S, LOCAL, run
@@ -36,6 +36,8 @@ _ANSWER_S: Final = 60.0
 _CHUNK: Final = 1 << 20
 _LONGEST_SETTING: Final = 60  # characters
 _ID_LENGTH: Final = 12  # characters, as engines print it
+# In place of the path of a file: the entrypoint and command of the fast line's image.
+ENTRYPOINT: Final = "/ENTRYPOINT/"
 # What the engine puts into each container itself.
 _OF_ENGINE: Final = re.compile(
     r"(?:proc|sys|dev|\.dockerenv|run/\.containerenv|etc/(?:hosts|hostname|resolv\.conf|mtab))(?:/|$)"
@@ -63,6 +65,7 @@ class ImageFiles:
     run_id: str
     folder: Path  # for the files in which they differ
     paths: tuple[str, ...] | None = None  # absolute, in which they differ; None: not yet read
+    _scripts: tuple[str, ...] = ()  # of the fast line's entrypoint, in which they differ
     _removed: frozenset[str] = frozenset()  # only the slow line's image has them
     _folders: Counter[str] = field(default_factory=Counter)  # likewise: how many files they hold
     _settings: list[dict[str, Any]] = field(default_factory=list)
@@ -70,9 +73,10 @@ class ImageFiles:
     def read(self, *, limit_s: float) -> tuple[str, ...]:
         """Return the absolute paths that differ in content, rights or owner, in order.
 
-        A folder with differing files is left out. Raises CommandTimeoutError if reading the images
-        takes longer, StackError if they differ in too much or the disk is full, and UnusableError
-        if the engine fails.
+        A folder with differing files is left out. Where entrypoints differ, one path stands for
+        them and their programs, since an image does not start without its own. Raises
+        CommandTimeoutError if reading the images takes longer, StackError if they differ in too
+        much or the disk is full, and UnusableError if the engine fails.
         """
         if self.paths is not None:
             return self.paths
@@ -107,11 +111,17 @@ class ImageFiles:
             _copy(self._members(self.fast, until_s), kept, differing)
         above = {parent for name in differing for parent in _above(name)}
         leaves = differing - above
+        starts = [one.get("Entrypoint") or [] for one in self.settings()]
+        has_other_start = starts[0] != starts[1]
+        if has_other_start:
+            programs = {word.strip("/") for words in starts for word in words} & leaves
+            leaves -= programs
+            self._scripts = tuple(sorted(f"/{name}" for name in programs if name in fast))
         self._removed = frozenset(f"/{name}" for name in leaves if name not in fast)
         self._folders = Counter(
             parent for path in self._removed for parent in _above(path) if parent[1:] not in fast
         )
-        return tuple(sorted(f"/{name}" for name in leaves))
+        return (*[ENTRYPOINT] * has_other_start, *sorted(f"/{name}" for name in leaves))
 
     def settings(self) -> list[dict[str, Any]]:
         """Return the settings of the slow line's image, and of the fast one's."""
@@ -138,14 +148,21 @@ class ImageFiles:
 
     def change(self, paths: Sequence[str]) -> Change:
         """Return the change that makes these files as they are in the fast line's image."""
-        taken = [path for path in paths if path not in self._removed]
+        taken = [path for path in paths if path not in {ENTRYPOINT, *self._removed}]
         removed = self._whole(path for path in paths if path in self._removed)
         what = [f"{_named(taken)} as in {self.fast}"] * bool(taken)
         what += [f"{_named(removed)} removed"] * bool(removed)
+        if ENTRYPOINT in paths:
+            slow, fast = (_shown(one.get("Entrypoint") or None) for one in self.settings())
+            what.insert(0, f"ENTRYPOINT {visible(slow)} → {visible(fast)}")
+            taken = [*self._scripts, *taken]
         fixes = [_copied(self.fast, taken)] * bool(taken)
         fixes += [_left_out(removed)] * bool(removed)
+        if ENTRYPOINT in paths:
+            named = self._starting(paths)[: 1 + bool(self.settings()[1].get("Cmd"))]
+            fixes += [visible(one) for one in named]
         return Change(
-            key=FILES,
+            key=START if list(paths) == [ENTRYPOINT] else FILES,
             what=", ".join(what),
             edit=Edit(files=tuple(paths)),
             fix=f"in the Dockerfile of {self.slow}: {'; '.join(fixes)}",
@@ -165,7 +182,8 @@ class ImageFiles:
         Raises UnusableError if the engine fails, and CommandTimeoutError.
         """
         removed = self._whole(path for path in paths if path in self._removed)
-        names = {path[1:] for path in paths if path not in self._removed}
+        names = {path[1:] for path in paths if path not in {ENTRYPOINT, *self._removed}}
+        names |= {path[1:] for path in self._scripts if ENTRYPOINT in paths}
         names |= {parent for name in names for parent in _above(name)}
         with self._container(*self._removing(removed)) as container:
             if removed:
@@ -174,9 +192,11 @@ class ImageFiles:
                 copied = ("cp", *KEEP_OWNERS.get(self.client[-1], ()), "-", f"{container}:/")
                 self._ask(*copied, limit_s=limit_s, feed=partial(self._pack, names))
             form = KEEP_SETTINGS.get(self.client[-1], ())
-            made = self._ask("commit", *form, *self._instructions(), container, limit_s=limit_s)
+            made = self._ask(
+                *("commit", *form, *self._instructions(paths), container), limit_s=limit_s
+            )
         image = made.split()[-1].removeprefix("sha256:")[:_ID_LENGTH]
-        self._require_settings(image)
+        self._require_settings(image, paths)
         return image
 
     def _removing(self, paths: Sequence[str]) -> tuple[str, ...]:
@@ -190,19 +210,25 @@ class ImageFiles:
     def _entrypoint(self) -> list[str]:
         return self.settings()[0].get("Entrypoint") or []
 
-    @property
-    def _command(self) -> list[str]:
-        """Return the command of the slow image; without any program, each line gives its own."""
-        return self.settings()[0].get("Cmd") or ["true"] * (not self._entrypoint)
+    def _starting(self, paths: Sequence[str]) -> list[str]:
+        """Return the instructions that set the entrypoint and command of an image."""
+        words = zip(("ENTRYPOINT", "CMD"), self._programs(paths), strict=True)
+        return [f"{name} {json.dumps(one)}" for name, one in words]
 
-    def _require_settings(self, name: str) -> None:
-        """Raise StackError if an image starts another program than the slow line's: it may be `rm`.
+    def _programs(self, paths: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return the entrypoint and command of an image; without any, each line gives its own."""
+        own = self.settings()[ENTRYPOINT in paths]
+        entrypoint = own.get("Entrypoint") or []
+        return entrypoint, own.get("Cmd") or ["true"] * (not entrypoint)
+
+    def _require_settings(self, name: str, paths: Sequence[str]) -> None:
+        """Raise StackError if an image starts another program than it should: it may be `rm`.
 
         `commit` keeps what the container was created with where an instruction sets nothing.
         """
         made = json.loads(self._ask("image", "inspect", "--format", "{{json .Config}}", name))
         programs = (made.get("Entrypoint") or [], made.get("Cmd") or [])
-        if programs != (self._entrypoint, self._command):
+        if programs != self._programs(paths):
             raise StackError(
                 f"{' '.join(self.client)} commit does not keep the program of {self.slow}",
                 details=f"it made {programs}",
@@ -212,11 +238,11 @@ class ImageFiles:
     def _kept(self) -> Path:
         return self.folder / "files.tar"
 
-    def _instructions(self) -> list[str]:
+    def _instructions(self, paths: Sequence[str]) -> list[str]:
         """Return the options of `commit` that keep the settings of the slow line's image."""
+        is_started = self._entrypoint or ENTRYPOINT in paths
         instructions = (
-            *([f"ENTRYPOINT {json.dumps(self._entrypoint)}"] if self._entrypoint else []),
-            f"CMD {json.dumps(self._command)}",
+            *self._starting(paths)[not is_started :],
             f"USER {self.settings()[0].get('User') or 0}",
             f"LABEL {RUN_LABEL}={self.run_id}",  # podman takes one label each
             f"LABEL {HELD_LABEL}",

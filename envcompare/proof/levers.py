@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import takewhile
@@ -25,6 +26,7 @@ from envcompare.environments.line import (
 from envcompare.fingerprint import READ, holds_for
 from envcompare.fingerprint.sentences import describe
 from envcompare.run_folder.records import FactDifference, FingerprintValue
+from envcompare.text import visible
 
 Kind = Literal["options", "software", "isolation", "settings"]
 _CACHE: Final = "/envcompare-pycache"
@@ -33,6 +35,7 @@ _MARK: Final = "ENVCOMPARE_PLACEBO"
 _PREFIX, _WRITES_NONE = "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE"
 _BYTE_CODE: Final = "python.uncompiled"
 SOFTWARE: Final = "software"  # all of it
+START: Final = "container.entrypoint"
 # Where a machine has the programs, libraries and packages of its distribution.
 _SYSTEM: Final = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/etc/alternatives"),
@@ -255,6 +258,9 @@ def edited(line: str, edit: Edit, *, manual: str) -> str:
         return before + _with_software(_without_settings(line, edit), edit)
     start, end = call.spans[given_options(call.words, manual)[1]]
     before, image, after = line[:start], edit.image or line[start:end], line[end:]
+    # `--env NAME` takes the value that the client has
+    for name in (name for name, value in edit.variables if value is None and name in os.environ):
+        before = f"{before[: call.client_at]}env --unset={name} {before[call.client_at :]}"
     roles = _roles(edit)
     own = [one for one in option_texts(line, call, manual) if _role(one) in roles]
     for text in (*edit.removed, *own):
@@ -449,6 +455,14 @@ def own_software(fast: str, slow: str, *, folder: Path, search_path: str) -> lis
             fix="build the image with the versions of this machine",
         )
     ]
+
+
+def own_start(fast: str, slow: str, *, entrypoint: Sequence[str]) -> list[Change]:
+    """Return the change that starts a container without an entrypoint, as a plain line does."""
+    if engine_call(fast) is not None or engine_call(slow) is None or not entrypoint:
+        return []
+    what = f"ENTRYPOINT {visible(json.dumps(list(entrypoint)))} is left out"
+    return [Change(key=START, what=what, edit=Edit(options=("--entrypoint", "")))]
 
 
 def _is_system(path: str) -> bool:

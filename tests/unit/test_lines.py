@@ -267,9 +267,12 @@ def test_lines_that_cannot_be_compared_are_refused(lines: tuple[str, ...], brief
 def test_engine_call_names_the_program_without_its_folder() -> None:
     """It is looked up by that name to find and remove the container."""
     assert engine_call("/opt/bin/podman run app") == EngineCall(
-        ("podman",), 19, ("app",), ((20, 23),)
+        ("podman",), 0, 19, ("app",), ((20, 23),)
     )
     call = engine_call("X=/usr/bin/sudo sudo docker run app")
     assert call is not None
     assert (call.client, name_of(call.client)) == (("sudo", "-n", "docker"), "sudo-docker-line")
+    assert call.client_at == len("X=/usr/bin/sudo sudo ")
+    assert engine_call("env --unset=A docker run app") is not None
+    assert engine_call("env --unset=DOCKER_HOST docker run app") is None
     assert {"line", *map(name_of, CLIENTS)} < set(ALL_ENVIRONMENTS)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from envcompare.cli import proving
 from envcompare.errors import UnusableError
 from envcompare.proof import Measured, Search
 from envcompare.proof.imagefiles import ImageFiles, divided
@@ -24,6 +25,7 @@ from envcompare.proof.levers import (
     line_changes,
     own_python,
     own_software,
+    own_start,
     replaces,
     word_changes,
 )
@@ -32,6 +34,11 @@ from envcompare.report.wording.proofwords import proof_texts
 from envcompare.run_folder.records import FactDifference, FingerprintValue, Proof
 from envcompare.stats.shares import excess_of_share, share_closed
 
+HOLDS = """import fcntl, os, sys, time
+fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(60)
+"""
 MANUAL = """
       --cpus decimal     Number of CPUs
   -e, --env list         Set environment variables
@@ -105,6 +112,53 @@ def test_line_takes_the_value_of_the_fast_one(
     """By an option, a command of the shell, or a variable; the rest stays as it is typed."""
     (change,) = changes([difference(*key)], cache="/c", is_engine=line.startswith("docker"))
     assert edited(line, change.edit, manual=MANUAL) == expected
+
+
+def test_variable_of_the_login_does_not_take_the_place_of_one_that_is_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`docker run --env NAME` passes the value that its client has."""
+    monkeypatch.setenv("PYTHONMALLOC", "debug")
+    edit = Edit(variables=(("PYTHONMALLOC", None), ("NOWHERE_SET", None)))
+    changed = edited("A=1 sudo docker run app", edit, manual=MANUAL)
+    options = "--env PYTHONMALLOC --env NOWHERE_SET"
+    assert changed == f"A=1 sudo env --unset=PYTHONMALLOC docker run {options} app"
+
+
+def test_container_starts_without_its_entrypoint() -> None:
+    """If the fast line is a program of this machine."""
+    (change,) = own_start("python x", "docker run app python x", entrypoint=["/entry", "-v"])
+    assert edited("docker run app python x", change.edit, manual=MANUAL) == (
+        "docker run --entrypoint '' app python x"
+    )
+    assert change.what == 'ENTRYPOINT ["/entry", "-v"] is left out'
+    assert change.mend("docker run app python x", manual=MANUAL) == "docker run --entrypoint '' …"
+    assert own_start("python x", "docker run app python x", entrypoint=[]) == []
+    assert own_start("docker run b x", "docker run app x", entrypoint=["/entry"]) == []
+
+
+def test_temporary_folder_of_a_killed_start_is_removed_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that a living process holds stays."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left, held = (tmp_path / f"envcompare-why-{name}" for name in ("left", "held"))
+    (left / "cache").mkdir(parents=True)
+    held.mkdir()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(held)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with proving._byte_code_folder(None, "") as cache:
+            assert Path(cache).is_dir()
+            assert not left.exists()
+            assert held.exists()
+        assert list(tmp_path.iterdir()) == [held]
+    finally:
+        holder.kill()
+        holder.communicate()
 
 
 def test_what_cannot_be_changed_has_no_lever() -> None:
