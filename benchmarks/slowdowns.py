@@ -487,6 +487,13 @@ CASES = {
 
 
 CASES |= {
+    "exported": Case(
+        says="an entrypoint sets a variable that traces every allocation",
+        files={"work.py": ALLOCATES}, inside="ENTRYPOINT",
+        names=("env.PYTHONTRACEMALLOC", "container.entrypoint"),
+        images=("", ENTRY.format("export PYTHONTRACEMALLOC=9\\n") + 'ENTRYPOINT ["/entry"]\n'),
+        lines=(f"{RUN} {{0}} python3 /w/work.py", f"{RUN} {{1}} python3 /w/work.py"),
+    ),
     "package": Case(
         says="one of three upgraded packages is slower",
         files={"work.py": IMPORTS_ALL}, names=("packages",), around="environments",

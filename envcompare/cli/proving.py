@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from msgspec.structs import replace
 
@@ -45,9 +45,13 @@ from envcompare.proof.levers import (
     own_software,
     own_start,
     replaces,
+    sif_change,
+    sif_of,
+    starts_sif,
     word_changes,
 )
 from envcompare.proof.packages import package_changes
+from envcompare.proof.siffiles import SifFiles
 from envcompare.report.wording.linewords import line_candidates
 from envcompare.report.wording.proofwords import is_changeable
 from envcompare.report.wording.verdicts import MOVED
@@ -151,6 +155,8 @@ def prove(
     if quiet_gate is not None:
         base = replace(base, quiet_gate=quiet_gate)
 
+    here = Path(_folder_of(base))
+
     def measured(lines: dict[str, str], rounds: int | None, limit_s: float) -> Measured:
         given = _typed(base, lines, rounds) if is_typed else _with_arms(base, lines, manual, kinds)
         given = replace(given, budget=limit_s, margin=margin, out=str(folder.path / TRIALS))
@@ -161,7 +167,7 @@ def prove(
     with (
         _ending_on_signals(),
         _byte_code_folder(call, manual) as cache,
-        _image_files((fast, slow), manual, whole.run_id, folder.path / TRIALS) as files,
+        _image_files((fast, slow), manual, whole.run_id, folder.path / TRIALS, here) as files,
     ):
         search = Search(
             fast=fast,
@@ -174,7 +180,7 @@ def prove(
         )
         own = line_changes(fast, slow, manual=manual)
         if is_typed:
-            own += _changes_of_lines(fast, slow, manual, Path(_folder_of(base)))
+            own += _changes_of_lines(fast, slow, manual, here)
             own += _packages(folder, names, (fast, slow), Path(cache).parent, display)
         levers = _levers(whole, decided, own, cache=cache, is_engine=call is not None)
         return search.prove(levers, arm=decided.arm, slow_arm=slow_arm, cell=decided.cell)
@@ -184,6 +190,7 @@ def _changes_of_lines(fast: str, slow: str, manual: str, folder: Path) -> list[C
     """Return what two lines, run in a folder, differ in besides their options and images."""
     search_path = os.environ.get("PATH", "")
     return [
+        *sif_change(fast, slow),
         *word_changes(fast, slow, manual=manual),
         *own_software(fast, slow, folder=folder, search_path=search_path),
         *own_python(fast, slow),
@@ -330,29 +337,40 @@ def _ending_on_signals() -> Iterator[None]:
 
 @contextmanager
 def _image_files(
-    lines: tuple[str, str], manual: str, run_id: str, place: Path
+    lines: tuple[str, str], manual: str, run_id: str, place: Path, here: Path
 ) -> Iterator[ImageFiles | None]:
-    """Give the files of the images of two calls of one engine; remove what was made of them."""
+    """Give the files of the images of two lines; remove what was made of them.
+
+    The lines are calls of one engine, or name a SIF each, in the folder `here`.
+    """
     fast, slow = (engine_call(line) for line in lines)
-    if fast is None or slow is None or fast.client != slow.client:
-        yield None
-        return
-    images = [call.words[given_options(call.words, manual)[1]] for call in (fast, slow)]
-    is_known = all(map(IMAGE_NAME.fullmatch, images)) and _BUILT not in images
-    if images[0] == images[1] or not is_known:
-        yield None
-        return
     with tempfile.TemporaryDirectory(prefix="images-", dir=place) as folder:
+        given: dict[str, Any] = {"run_id": run_id, "folder": Path(folder)}
+        if fast is None or slow is None:
+            yield None if fast is not slow else _sif_files(lines, here, given)
+            return
+        images = [call.words[given_options(call.words, manual)[1]] for call in (fast, slow)]
+        is_known = all(map(IMAGE_NAME.fullmatch, images)) and _BUILT not in images
+        if fast.client != slow.client or images[0] == images[1] or not is_known:
+            yield None
+            return
         try:
-            yield ImageFiles(
-                client=slow.client,
-                fast=images[0],
-                slow=images[1],
-                run_id=run_id,
-                folder=Path(folder),
-            )
+            yield ImageFiles(client=slow.client, fast=images[0], slow=images[1], **given)
         finally:
             remove_labelled(LOCAL, slow.client, run_id=run_id, worker="")
+
+
+def _sif_files(lines: tuple[str, str], here: Path, given: dict[str, Any]) -> SifFiles | None:
+    """Return the files of two SIFs; None if a line names none, or if both are one."""
+    words = [shlex.split(line[slice(*span)])[0] for line in lines if (span := sif_of(line))]
+    if len(words) != len(lines):
+        return None
+    fast, slow = words
+    files = (here / fast, here / slow)
+    if not all(map(Path.is_file, files)) or files[0].samefile(files[1]):
+        return None
+    program = next(filter(starts_sif, shlex.split(lines[1])))
+    return SifFiles(client=(program,), fast=fast, slow=slow, sifs=files, **given)
 
 
 @contextmanager

@@ -236,7 +236,9 @@ class Search:
 
     def _confirm(self, first: Group, second: Group) -> tuple[Outcome, Trial, ProofShare | None]:
         """Measure in fresh rounds; the second change counts if it surely adds to the first."""
-        edits = {_CHANGED: _whole((*first, *second)), _PLACEBO: PLACEBO}
+        changed = _whole((*first, *second))
+        # an image that was made for a trial may be faster or slower by that alone
+        edits = {_CHANGED: changed, _PLACEBO: PLACEBO + Edit(is_remade=bool(changed.files))}
         if second:
             edits[_BASE] = _whole(first)
         measured = self._run(edits, None, self._left_s)
@@ -315,7 +317,7 @@ class Search:
         return share_closed(measured.units, fast=_FAST, slow=_SLOW, changed=name)
 
     def _edited(self, edit: Edit) -> str:
-        if edit.files and self.files is not None:
+        if (edit.files or edit.is_remade) and self.files is not None:
             image = self.files.image_with(edit.files, limit_s=self._left_s)
             edit = replace(edit, image=image, files=())
         return edited(self.slow, edit, manual=self.manual)

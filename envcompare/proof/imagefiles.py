@@ -12,13 +12,13 @@ import tarfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import IO, Any, BinaryIO, ClassVar, Final
 
 from envcompare.environments.line import KEEP_OWNERS, KEEP_SETTINGS
 from envcompare.environments.oci import RUN_LABEL
@@ -59,6 +59,8 @@ class ImageFiles:
     images with data, which `envcompare clean` removes.
     """
 
+    recipe: ClassVar[str] = "Dockerfile"
+    shell: ClassVar[str] = "RUN "  # before a command of the recipe
     client: tuple[str, ...]
     fast: str  # the images
     slow: str
@@ -66,7 +68,7 @@ class ImageFiles:
     folder: Path  # for the files in which they differ
     paths: tuple[str, ...] | None = None  # absolute, in which they differ; None: not yet read
     _scripts: tuple[str, ...] = ()  # of the fast line's entrypoint, in which they differ
-    _removed: frozenset[str] = frozenset()  # only the slow line's image has them
+    removed: frozenset[str] = frozenset()  # only the slow line's image has them
     _folders: Counter[str] = field(default_factory=Counter)  # likewise: how many files they hold
     _settings: list[dict[str, Any]] = field(default_factory=list)
 
@@ -109,6 +111,10 @@ class ImageFiles:
             )
         with tarfile.open(self._kept, "w") as kept:
             _copy(self._members(self.fast, until_s), kept, differing)
+        return self._changeable(differing, fast)
+
+    def _changeable(self, differing: set[str], fast: Collection[str]) -> tuple[str, ...]:
+        """Return the paths that can be changed; both sets of names have no leading slash."""
         above = {parent for name in differing for parent in _above(name)}
         leaves = differing - above
         starts = [one.get("Entrypoint") or [] for one in self.settings()]
@@ -117,9 +123,9 @@ class ImageFiles:
             programs = {word.strip("/") for words in starts for word in words} & leaves
             leaves -= programs
             self._scripts = tuple(sorted(f"/{name}" for name in programs if name in fast))
-        self._removed = frozenset(f"/{name}" for name in leaves if name not in fast)
+        self.removed = frozenset(f"/{name}" for name in leaves if name not in fast)
         self._folders = Counter(
-            parent for path in self._removed for parent in _above(path) if parent[1:] not in fast
+            parent for path in self.removed for parent in _above(path) if parent[1:] not in fast
         )
         return (*[ENTRYPOINT] * has_other_start, *sorted(f"/{name}" for name in leaves))
 
@@ -148,16 +154,16 @@ class ImageFiles:
 
     def change(self, paths: Sequence[str]) -> Change:
         """Return the change that makes these files as they are in the fast line's image."""
-        taken = [path for path in paths if path not in {ENTRYPOINT, *self._removed}]
-        removed = self._whole(path for path in paths if path in self._removed)
-        what = [f"{_named(taken)} as in {self.fast}"] * bool(taken)
-        what += [f"{_named(removed)} removed"] * bool(removed)
+        taken = [path for path in paths if path not in {ENTRYPOINT, *self.removed}]
+        removed = self._whole(path for path in paths if path in self.removed)
+        what = [f"{named_of(taken)} as in {self.fast}"] * bool(taken)
+        what += [f"{named_of(removed)} removed"] * bool(removed)
         if ENTRYPOINT in paths:
             slow, fast = (_shown(one.get("Entrypoint") or None) for one in self.settings())
             what.insert(0, f"ENTRYPOINT {visible(slow)} → {visible(fast)}")
             taken = [*self._scripts, *taken]
-        fixes = [_copied(self.fast, taken)] * bool(taken)
-        fixes += [_left_out(removed)] * bool(removed)
+        fixes = [self._copying(taken)] * bool(taken)
+        fixes += [self._leaving_out(removed)] * bool(removed)
         if ENTRYPOINT in paths:
             named = self._starting(paths)[: 1 + bool(self.settings()[1].get("Cmd"))]
             fixes += [visible(one) for one in named]
@@ -165,8 +171,21 @@ class ImageFiles:
             key=START if list(paths) == [ENTRYPOINT] else FILES,
             what=", ".join(what),
             edit=Edit(files=tuple(paths)),
-            fix=f"in the Dockerfile of {self.slow}: {'; '.join(fixes)}",
+            fix=f"in the {self.recipe} of {self.slow}: {'; '.join(fixes)}",
         )
+
+    def _copying(self, paths: Sequence[str]) -> str:
+        """Return the instructions that copy paths, or of many what to copy."""
+        if len(paths) > _MOST_NAMED:
+            return f"copy {named_of(paths)} from {self.fast}"
+        each = (f"COPY --from={self.fast} {json.dumps([path, path])}" for path in paths)
+        return visible("; ".join(each))
+
+    def _leaving_out(self, paths: Sequence[str]) -> str:
+        """Return the instruction that removes paths, or of many what to remove."""
+        if len(paths) > _MOST_NAMED:
+            return f"remove {named_of(paths)}"
+        return visible(f"{self.shell}{shlex.join(['rm', '-r', *paths])}")
 
     def _whole(self, paths: Iterable[str]) -> list[str]:
         """Return removed paths, and in place of all paths of a folder the folder itself."""
@@ -181,8 +200,8 @@ class ImageFiles:
 
         Raises UnusableError if the engine fails, and CommandTimeoutError.
         """
-        removed = self._whole(path for path in paths if path in self._removed)
-        names = {path[1:] for path in paths if path not in {ENTRYPOINT, *self._removed}}
+        removed = self._whole(path for path in paths if path in self.removed)
+        names = {path[1:] for path in paths if path not in {ENTRYPOINT, *self.removed}}
         names |= {path[1:] for path in self._scripts if ENTRYPOINT in paths}
         names |= {parent for name in names for parent in _above(name)}
         with self._container(*self._removing(removed)) as container:
@@ -265,11 +284,8 @@ class ImageFiles:
             if member.islnk():  # the file that it names comes first
                 holds = entries[member.linkname][-1] if member.linkname in entries else holds
             elif member.isreg():
-                digest = blake2b(digest_size=16)
                 content = archive.extractfile(member)
-                while content is not None and (chunk := content.read(_CHUNK)):
-                    digest.update(chunk)
-                holds = digest.hexdigest()
+                holds = "" if content is None else digest_of(content)
             kind = tarfile.REGTYPE if member.islnk() else member.type
             name = member.name.strip("/")
             entries[name] = (kind, member.mode, member.uid, member.gid, holds)
@@ -357,6 +373,14 @@ def divided(paths: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(each) for each in parts] if len(parts) > 1 else []
 
 
+def digest_of(content: IO[bytes]) -> str:
+    """Return a digest of what a file holds."""
+    digest = blake2b(digest_size=16)
+    while chunk := content.read(_CHUNK):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
 def _source_of(path: str) -> str:
     """Return the source of byte code; empty for any other file."""
     name, count = _BYTE_CODE.subn(r"\1.py", path)
@@ -395,25 +419,11 @@ def _copy(
             target.addfile(member, archive.extractfile(member) if member.isreg() else None)
 
 
-def _named(paths: Sequence[str]) -> str:
+def named_of(paths: Sequence[str]) -> str:
     """Return the paths, or of many the folder that holds them."""
     if len(paths) <= _MOST_NAMED:
         return visible(" ".join(paths))
     return visible(f"{os.path.commonpath(paths)} ({len(paths)} files)")
-
-
-def _left_out(paths: Sequence[str]) -> str:
-    """Return the instruction of a Dockerfile that removes paths, or of many what to remove."""
-    if len(paths) > _MOST_NAMED:
-        return f"remove {_named(paths)}"
-    return visible(f"RUN rm -r {shlex.join(paths)}")
-
-
-def _copied(image: str, paths: Sequence[str]) -> str:
-    """Return the instructions of a Dockerfile that copy paths, or of many what to copy."""
-    if len(paths) > _MOST_NAMED:
-        return f"copy {_named(paths)} from {image}"
-    return visible("; ".join(f"COPY --from={image} {json.dumps([path, path])}" for path in paths))
 
 
 def _shown(value: object) -> str:

@@ -61,6 +61,8 @@ _OF_SHELL: Final = re.compile(r"[;&|()<>`\n]|\$\(|^#")
 _LAUNCHES: Final = re.compile(
     r"(?:\S*/)?(?:python[\d.]*|apptainer|singularity|torchrun|accelerate|(?:uv|conda) run)(?:\s|$)"
 )
+_RUNS_SIF: Final = re.compile(r"(?:\S*/)?(?:apptainer|singularity)")
+_SIF: Final = re.compile(r"\.(?:sif|simg)['\"]?$")
 # A file or folder, but for SIFs, which are only read; a number is none.
 _IS_PLACE: Final = re.compile(r"^(?!.*\.(?:sif|simg)['\"]?$)(?:.*/|.*\.[A-Za-z]\w*['\"]?$)")
 _PYTHON: Final = r"[^\s;&|()<>'\"$`]*python[\d.]*"
@@ -156,6 +158,7 @@ class Edit:
     python: str = ""  # instead of that of a line that calls no engine
     paths: tuple[str, ...] = ()  # folders that such a line's Python searches first
     files: tuple[str, ...] = ()  # of its image, which become those of the fast line's
+    is_remade: bool = False  # its image is made anew even if no file of it is changed
     removed: tuple[str, ...] = ()  # options of `run`, as they are written
     added: tuple[str, ...] = ()  # likewise
     words: tuple[tuple[int, int, str], ...] = ()  # places in the line, and what comes there
@@ -170,6 +173,7 @@ class Edit:
             python=self.python or other.python,
             paths=self.paths + other.paths,
             files=self.files + other.files,
+            is_remade=self.is_remade or other.is_remade,
             removed=self.removed + other.removed,
             added=self.added + other.added,
             words=self.words + other.words,
@@ -278,8 +282,36 @@ def _without_settings(line: str, edit: Edit) -> str:
     return "".join(f"{one} " for one in kept) + line[end:]
 
 
+def sif_of(line: str) -> tuple[int, int] | None:
+    """Return where a line without an engine names its SIF; None if it names none, or several."""
+    words = list(_WORD.finditer(line))
+    starts = [word for word in words if starts_sif(word[0])]
+    sifs = [word for word in words if _SIF.search(word[0])]
+    if len(starts) != 1 or len(sifs) != 1 or sifs[0].start() < starts[0].start():
+        return None
+    return sifs[0].span()
+
+
+def starts_sif(word: str) -> bool:
+    """Return whether a word of a line is the program that runs a SIF."""
+    return _RUNS_SIF.fullmatch(word) is not None
+
+
+def sif_change(fast: str, slow: str) -> list[Change]:
+    """Return the change of one SIF to another."""
+    spans = sif_of(slow), sif_of(fast)
+    if spans[0] is None or spans[1] is None:
+        return []
+    old, new = slow[slice(*spans[0])], fast[slice(*spans[1])]
+    if old == new:
+        return []
+    return [Change(key="image.id", what=f"the image {old} → {new}", edit=Edit(image=new))]
+
+
 def _with_software(line: str, edit: Edit) -> str:
     """Return a line without an engine that uses another Python, or other packages first."""
+    if edit.image and (span := sif_of(line)):
+        line = f"{line[: span[0]]}{edit.image}{line[span[1] :]}"
     if edit.python and (named := _PYTHON_OF_LINE.match(line)):
         line = f"{named[1]}{edit.python}{line[named.end() :]}"
     if not edit.paths:
@@ -370,6 +402,8 @@ def word_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
     changed: list[Change] = []
     for a, b, c, d in _differing(old, new):
         parts = (" ".join(old[a:b]), " ".join(new[c:d]))
+        if all(map(_SIF.search, parts)) and (b - a, d - c) == (1, 1):
+            continue  # an image, whose files are changed
         if any(map(_IS_PLACE.search, old[a:b] + new[c:d])):
             return []
         # what is added comes before the next word, or at the end of the line

@@ -16,6 +16,7 @@ from lab import need
 from runs import BASE, Done, run_folder
 
 PROFILED = "envcompare-test-profiled"
+EXPORTING = "envcompare-test-exporting"
 LABEL = "envcompare.run"
 PTH = "/usr/lib/python3/dist-packages/profiled.pth"
 
@@ -68,6 +69,19 @@ def profiled(folder: Path) -> str:
     subprocess.run(build, input=text, text=True, check=True, capture_output=True, env=env)
     (folder / "w.py").write_text("def call(): pass\nfor _ in range(2_000_000): call()\n")
     return f"docker run --rm -v $PWD:/w {PROFILED} python3 /w/w.py"
+
+
+def exporting(folder: Path) -> str:
+    """Return a line whose image has an entrypoint that sets a variable, and make both."""
+    (folder / "w.py").write_text("x = [[str(i) for i in range(100)] for _ in range(20_000)]\n")
+    (folder / "entry").write_text('#!/bin/sh\nexport PYTHONTRACEMALLOC=9\nexec "$@"\n')
+    (folder / "entry").chmod(0o755)
+    text = f'FROM {BASE}\nCOPY entry /entry\nENTRYPOINT ["/entry"]\n'
+    (folder / "Dockerfile").write_text(text)
+    build = ("docker", "build", "--quiet", f"--tag={EXPORTING}", str(folder))
+    env = {**os.environ, "DOCKER_BUILDKIT": "0"}  # a client may lack buildx
+    subprocess.run(build, check=True, capture_output=True, env=env)
+    return f"docker run --rm -v $PWD:/w {EXPORTING} python3 /w/w.py"
 
 
 def environments(folder: Path, hashes: dict[str, int]) -> None:
@@ -274,6 +288,15 @@ class TestInContainers:
         left = subprocess.run(images, capture_output=True, text=True, check=True).stdout
         assert left == ""
         assert containers(done.folder.name) == []
+
+    @pytest.mark.nightly
+    def test_variable_that_an_entrypoint_sets_is_found(self, tmp_path: Path) -> None:
+        """No option changes it, but another entrypoint does: of an image, or none."""
+        slow = exporting(tmp_path)
+        for fast in (slow.replace(EXPORTING, BASE), "/usr/bin/python3 w.py"):
+            done = why(tmp_path, "--budget", "90", "--prove", fast, slow)
+            text = " ".join(done.stdout.split())
+            assert 'proven by changing it: ENTRYPOINT ["/entry"]' in text, done.stderr + text
 
     @pytest.mark.nightly
     def test_software_of_an_image_is_told_from_its_isolation(self, tmp_path: Path) -> None:

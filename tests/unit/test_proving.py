@@ -27,9 +27,11 @@ from envcompare.proof.levers import (
     own_software,
     own_start,
     replaces,
+    sif_change,
     word_changes,
 )
 from envcompare.proof.packages import package_changes
+from envcompare.proof.siffiles import SifFiles
 from envcompare.report.wording.proofwords import proof_texts
 from envcompare.run_folder.records import FactDifference, FingerprintValue, Proof
 from envcompare.stats.shares import excess_of_share, share_closed
@@ -490,6 +492,47 @@ def test_trial_that_cannot_be_measured_keeps_what_was_found() -> None:
     proof = search.prove([change], arm="b", slow_arm="b")
     assert proof.outcome == "not-proven"
     assert "in use by another run" in " ".join(proof_texts(proof))
+
+
+def test_sifs_of_two_lines_are_a_change() -> None:
+    """Each line names one, after the program that runs it."""
+    fast, slow = "apptainer exec --nv 'my old.sif' python x.py", "apptainer exec b.sif python x.py"
+    (change,) = sif_change(fast, slow)
+    assert change.what == "the image b.sif → 'my old.sif'"
+    assert change.is_whole
+    changed = edited(slow, change.edit, manual="")
+    assert changed == "apptainer exec 'my old.sif' python x.py"
+    assert sif_change(fast, fast) == []
+    assert sif_change(fast, "python x.py b.sif") == []
+    assert sif_change(fast, "apptainer exec b.sif cp c.sif d") == []
+
+
+def test_files_of_a_sif_are_replaced_inside_it_only(tmp_path: Path) -> None:
+    """A link of the image that leads out of it becomes the folder of the other image."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    fast, slow = tmp_path / "fast", tmp_path / "slow"
+    for name, text in (("data/x", "fast"), ("both", "fast"), ("kept", "same")):
+        (fast / name).parent.mkdir(parents=True, exist_ok=True)
+        (fast / name).write_text(text)
+    slow.mkdir()
+    (slow / "data").symlink_to(outside)
+    for name in ("both", "kept", "gone"):
+        (slow / name).write_text("same" if name == "kept" else "slow")
+    files = SifFiles(
+        client=("apptainer",), fast="a", slow="b", run_id="1", folder=tmp_path,
+        sifs=(tmp_path, tmp_path), removed=frozenset({"/gone"}),
+    )  # fmt: skip
+    root = tmp_path / "tree"
+    subprocess.run(["cp", "--archive", "--link", slow, root], check=True)
+    for path in ("/data/x", "/both", "/gone"):
+        files._replace(root, path[1:])
+    held = {str(one.relative_to(root)): one for one in root.rglob("*") if one.is_file()}
+    assert {name: one.read_text() for name, one in held.items()} == {
+        "data/x": "fast", "both": "fast", "kept": "same",
+    }  # fmt: skip
+    assert list(outside.iterdir()) == []
+    assert (slow / "both").read_text() == "slow"
 
 
 class ListedFiles(ImageFiles):
