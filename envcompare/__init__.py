@@ -27,10 +27,13 @@ def read(run: str | PathLike[str]) -> RunFrames:
     number of a profile). Columns in seconds end in `_s`; a ratio is time in the arm ÷ time in the
     reference, above 1 is slower; unknown values are missing, never 0.
 
-    Raises RunFolderError if the folder cannot be read.
+    Raises RunFolderError if the folder cannot be read, and ImportError without the extra `pandas`.
     """
     from pathlib import Path  # noqa: PLC0415 — imports happen only on demand
 
-    from envcompare.analysis.frames import read_frames  # noqa: PLC0415 — pandas is slow to import
-
+    try:
+        from envcompare.analysis.frames import read_frames  # noqa: PLC0415 — pandas is slow
+    except ModuleNotFoundError as error:
+        hint = "pip install 'envcompare-bench[pandas]'"
+        raise ImportError(f"envcompare.read needs {error.name}: {hint}") from error
     return read_frames(Path(run))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import csv
 import io
-import json
 import shlex
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -14,8 +14,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from envcompare.analysis.frames import TABLE, Frame, table_frame
 from envcompare.analysis.model import Outcome, ReasonKind, RunComparison
+from envcompare.analysis.tables import TABLE, Row, whole_table
 from envcompare.errors import ConfigError
 from envcompare.report.charts import Chart, paper_files
 from envcompare.report.charts.roofline import roofline_chart
@@ -51,25 +51,27 @@ def csv_text(run: RunComparison, *, is_whole: bool = True) -> str:
     Flags are true and false. Texts that a spreadsheet would read as a formula, or that begin with
     an apostrophe, get an apostrophe before them.
     """
-    frame = _table(run)
-    for name, column in TABLE.items():
-        if column.kind == "text":
-            frame[name] = frame[name].map(_harmless, na_action="ignore")
-        elif column.kind == "yes or no":
-            frame[name] = frame[name].map({True: "true", False: "false"})
+    rows = _table(run)
     if not is_whole and is_timed(run):
-        frame = _decided(frame).loc[:, list(_ANSWER)]
-    elif not is_whole:
-        frame = frame[list(_QUANTITY)]
-    text: str = frame.to_csv(index=False, lineterminator="\r\n")
-    return text
+        rows = list(filter(_is_answer, rows))
+    columns = tuple(TABLE) if is_whole else _ANSWER if is_timed(run) else _QUANTITY
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows([_cell(row[name]) for name in columns] for row in rows)
+    return text.getvalue()
 
 
-def _decided(frame: Frame) -> Frame:
-    """Return the row of each comparison that its verdict rests on, without those of the control."""
-    decides = frame["is_primary"].isin((True, "true")) | frame["metric"].isna()
-    is_answer = frame["outcome"].notna() & ~frame["is_control"].isin((True, "true"))
-    return frame.loc[decides & is_answer]
+def _cell(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _harmless(value) if isinstance(value, str) else value
+
+
+def _is_answer(row: Row) -> bool:
+    """Return whether a verdict rests on a row of the table; those of the control are none."""
+    decides = row["is_primary"] or row["metric"] is None
+    return bool(decides and row["outcome"] is not None and not row["is_control"])
 
 
 class AnsweredComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,8 +109,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 def answer(run: RunComparison) -> Answer:
     """Return verdicts, reasons, candidates, proof and command; a page holds them, too."""
-    frame = _decided(_table(run))[list(AnsweredComparison.__struct_fields__)]
-    rows = json.loads(frame.to_json(orient="records", double_precision=9))
+    names = AnsweredComparison.__struct_fields__
+    rows = [
+        {
+            name: round(value, 9) if isinstance(value := row[name], float) else value
+            for name in names
+        }
+        for row in filter(_is_answer, _table(run))
+    ]
     return Answer(
         run_id=visible(run.run_id),
         created=visible(run.created),
@@ -117,6 +125,10 @@ def answer(run: RunComparison) -> Answer:
         comparisons=msgspec.convert(rows, tuple[AnsweredComparison, ...]),
         proof=run.proof,
     )
+
+
+def _rounded(value: object) -> object:
+    return round(value, 9) if isinstance(value, float) else value
 
 
 def parquet_bytes(run: RunComparison) -> bytes:
@@ -142,32 +154,32 @@ def parquet_bytes(run: RunComparison) -> bytes:
         ],
         metadata={"run_id": visible(run.run_id), "tool_version": visible(run.tool_version)},
     )
-    columns = pa.Table.from_pandas(_table(run), schema=schema, preserve_index=False)
+    columns = pa.Table.from_pylist(_table(run), schema=schema)
     written = io.BytesIO()
     files.write_table(columns.replace_schema_metadata(schema.metadata), written)
     return written.getvalue()
 
 
-def _table(run: RunComparison) -> Frame:
+def _table(run: RunComparison) -> list[Row]:
     """Return the table of docs/schema/comparisons.md, with reasons as sentences."""
-    frame = table_frame(run)
     reason_texts = {
         (visible(one.cell), visible(one.arm)): reasons_text((one.reason,))
         for one in run.comparisons
         if one.reason is not None
     }
-    columns = ("cell", "arm", "rung", "reason", "value_unlike", "value_page", "value_rule")
-    rows = zip(*(frame[name].fillna("") for name in columns), strict=True)
-    reasons = (
-        (
-            reason,
-            None if rung else reason_texts.get((cell, arm)),
+    rows = whole_table(run)
+    for row in rows:
+        unlike, page, rule = (
+            str(row[name] or "") for name in ("value_unlike", "value_page", "value_rule")
+        )
+        place = (str(row["cell"]), str(row["arm"]))
+        parts = (
+            row["reason"],
+            None if row["rung"] else reason_texts.get(place),
             why_no_ratio(unlike, page=page, rule=rule),
         )
-        for cell, arm, rung, reason, unlike, page, rule in rows
-    )
-    texts = [visible("; ".join(filter(None, parts))) or None for parts in reasons]
-    return frame.assign(reason=texts).astype({"reason": "string"})
+        row["reason"] = visible("; ".join(str(part) for part in parts if part)) or None
+    return rows
 
 
 def check_parquet() -> None:

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from pyarrow import parquet  # noqa: TID251 — it reads back what was written
 
-from envcompare.analysis.frames import TABLE
 from envcompare.analysis.model import Reason, ReasonKind, RunComparison, Tail
+from envcompare.analysis.tables import TABLE
 from envcompare.errors import ConfigError
 from envcompare.report import exports
 from envcompare.report.exports import FORMULAS, Answer, answer, csv_text, parquet_bytes

@@ -15,14 +15,14 @@ from goldenruns import KEPT, golden_run
 from imports import two_arms
 
 import envcompare
-from envcompare.analysis.frames import (
+from envcompare.analysis.frames import comparison_frame
+from envcompare.analysis.tables import (
     COMPARISONS,
     DIFFERENCES,
     QUANTITIES,
     SAMPLES,
     SCALING,
     Column,
-    comparison_frame,
 )
 from envcompare.run_folder.records import ProcessRun, Sample
 from envcompare.run_folder.results import RunFolder
@@ -187,6 +187,23 @@ def test_importing_the_package_does_not_import_pandas() -> None:
     assert done.stdout.decode().strip() == "set()"
     assert envcompare.__all__ == ("RunFolderError", "__version__", "read")
     assert envcompare.read.__doc__
+
+
+def test_page_and_tables_need_no_pandas() -> None:
+    """It is an extra, and slow to import; `read` names it if it is missing."""
+    script = (
+        "import sys; sys.modules['pandas'] = None; import envcompare\n"
+        "from envcompare.cli import main\n"
+        "try: envcompare.read('x')\n"
+        "except ImportError as error: print(error)\n"
+        f"sys.argv[1:] = ['-q', 'report', {str(KEPT / '1x1x1')!r}, '--format', 'csv']; main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    first, *table = done.stdout.splitlines()
+    assert first == "envcompare.read needs pandas: pip install 'envcompare-bench[pandas]'"
+    assert table[0].startswith("host,workload,parameters,arm,outcome")
 
 
 def test_examples_of_the_guide_print_what_it_shows(
