@@ -8,13 +8,18 @@ import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from lab import need
+from lab import ROOT, Lab, docker_client, need
 from runs import BASE, Done, run_folder
 
+PROFILE = "import sys; sys.setprofile(lambda *_: None)"
 PROFILED = "envcompare-test-profiled"
 EXPORTING = "envcompare-test-exporting"
 LABEL = "envcompare.run"
@@ -59,11 +64,33 @@ def why(folder: Path, *arguments: str, **variables: str) -> Done:
     return Done(exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr, folder=out)
 
 
+def send(source: tuple[str, ...], target: tuple[str, ...]) -> None:
+    """Pipe what one command prints into another."""
+    with subprocess.Popen(source, stdout=subprocess.PIPE) as process:
+        subprocess.run(target, stdin=process.stdout, check=True)
+    assert process.returncode == 0
+
+
+def unpack(place: str) -> str:
+    """Return a command of the shell that unpacks an archive into a new folder."""
+    return f"mkdir -p {place} && tar -C {place} -x --no-same-owner --exclude=dev"
+
+
+@contextmanager
+def container_of(image: str) -> Iterator[str]:
+    """Create a container of an image, not started, and remove it at the end."""
+    create = ("docker", "create", image, "true")
+    made = subprocess.run(create, check=True, capture_output=True, text=True).stdout.strip()
+    try:
+        yield made
+    finally:
+        subprocess.run(("docker", "rm", made), check=True, capture_output=True)
+
+
 def profiled(folder: Path) -> str:
     """Return a line whose image profiles every Python program, and make both."""
-    profile = "import sys; sys.setprofile(lambda *_: None)"
     other = "RUN echo here >/etc/motd && mkdir /opt/app && echo there >/opt/app/data"
-    text = f"FROM {BASE}\n{other}\nRUN echo '{profile}' >{PTH}\n"
+    text = f"FROM {BASE}\n{other}\nRUN echo '{PROFILE}' >{PTH}\n"
     build = ("docker", "build", "--quiet", f"--tag={PROFILED}", "-")
     env = {**os.environ, "DOCKER_BUILDKIT": "0"}  # a client may lack buildx
     subprocess.run(build, input=text, text=True, check=True, capture_output=True, env=env)
@@ -237,6 +264,43 @@ def test_container_of_a_line_that_is_not_one_call_is_reported_as_not_read(tmp_pa
     done = why(tmp_path, "--budget", "2", "true", "echo docker run app | grep -q app")
     assert done.exit_code in {0, 7}, done.stderr
     assert "its container is not read, only the client" in done.stderr
+
+
+@pytest.mark.nightly
+@pytest.mark.engine("ssh")
+@pytest.mark.engine("docker")
+@pytest.mark.engine("singularity")
+def test_cause_is_found_among_the_files_of_two_sifs(lab: Lab) -> None:
+    """Without root, on a host that has Apptainer; the images lie in a folder of the login."""
+    inside = (docker_client(), "exec", "--interactive", "--user", "bench", lab.alias, "sh", "-c")
+    packages = sysconfig.get_path("platlib")
+    unused = ("mypy*", "pandas", "playwright", "pyarrow", "*__mypyc*")
+    excluded = [f"--exclude=./{name}" for name in unused]
+    place = f"/tmp/sifs-{uuid.uuid4().hex[:8]}"
+    try:
+        send(("tar", "-C", packages, *excluded, "-c", "."), (*inside, unpack(f"{place}/lib")))
+        send(("tar", "-C", str(ROOT), "-c", "envcompare", "workloads"), (*inside, unpack(place)))
+        tree = f"{place}/tree"
+        with container_of(BASE) as container:
+            send(("docker", "export", container), (*inside, unpack(tree)))
+        script = f"""set -e; cd {place}
+printf 'def call(): pass\\nfor _ in range(2_000_000): call()\\n' >w.py
+apptainer -q build fast.sif tree
+echo '{PROFILE}' >tree{PTH}; echo other >tree/etc/motd
+apptainer -q build slow.sif tree
+export PYTHONPATH={place}:{place}/lib
+python3.11 -m envcompare why --prove --no-quiet-gate --budget 150 --out out \
+  'apptainer exec fast.sif python3 w.py' 'apptainer exec slow.sif python3 w.py'
+ls -d out/*/trials/images-* 2>/dev/null || echo nothing left
+"""
+        done = subprocess.run((*inside, script), capture_output=True, text=True, check=False)
+    finally:
+        remove = f"chmod -R u+rwx {place}; rm -rf {place}"
+        subprocess.run((*inside, remove), capture_output=True, check=True)
+    text = " ".join(done.stdout.split())
+    assert f"proven by changing it: {PTH} removed." in text, done.stderr + text
+    assert f"in the definition file of slow.sif: %post rm -r {PTH}." in text
+    assert text.endswith("nothing left")
 
 
 @pytest.mark.engine("docker")
