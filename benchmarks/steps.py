@@ -64,7 +64,7 @@ class Record:
         return self.whole / self.share if self.whole is not None and self.share else None
 
 
-@benchmark(__doc__, smoke=("--scripts", "plain", "--budget", "25"))
+@benchmark(__doc__, smoke=("--scripts", "plain", "--budget", "60"))
 @click.option("--scripts", default=",".join(SCRIPTS), show_default=True)
 @click.option("--budget", default=90.0, help="Seconds of each run.", show_default=True)
 @click.option("--python", required=True, help="An interpreter with requirements/recipes.in.")
