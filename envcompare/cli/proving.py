@@ -10,12 +10,13 @@ import shlex
 import shutil
 import signal
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from msgspec.structs import replace
 
@@ -36,7 +37,7 @@ from envcompare.environments.line import (
 from envcompare.environments.oci import remove_labelled
 from envcompare.errors import ConfigError, EnvcompareError, InterruptedRunError
 from envcompare.proof import Measured, Search
-from envcompare.proof.imagefiles import ImageFiles
+from envcompare.proof.imagefiles import FilesOfImages, ImageFiles
 from envcompare.proof.levers import (
     Change,
     changes,
@@ -47,11 +48,10 @@ from envcompare.proof.levers import (
     replaces,
     sif_change,
     sif_of,
-    starts_sif,
     word_changes,
 )
 from envcompare.proof.packages import package_changes
-from envcompare.proof.siffiles import SifFiles
+from envcompare.proof.siffiles import SifFiles, opened
 from envcompare.report.wording.linewords import line_candidates
 from envcompare.report.wording.proofwords import is_changeable
 from envcompare.report.wording.verdicts import MOVED
@@ -75,6 +75,7 @@ _ANSWER_S: Final = 60.0
 _PARTS: Final = 8  # of a gap: the margin of its trials
 _WIDEST: Final = 50.0  # percent
 _TEMPORARY: Final = "envcompare-why-"
+_LOCKED_WITHIN_S: Final = 60.0  # of being made
 _BUILT: Final = "envcompare-built"  # stands for the image that the run builds
 
 
@@ -194,12 +195,14 @@ def _changes_of_lines(fast: str, slow: str, manual: str, folder: Path) -> list[C
         *word_changes(fast, slow, manual=manual),
         *own_software(fast, slow, folder=folder, search_path=search_path),
         *own_python(fast, slow),
-        *own_start(fast, slow, entrypoint=_entrypoint(slow, manual)),
+        *own_start(
+            *(fast, slow), entrypoint=[] if engine_call(fast) else _entrypoint(slow, manual)
+        ),
     ]
 
 
 def _entrypoint(line: str, manual: str) -> list[str]:
-    """Return the program that a line's option or image starts first; none if it is not known."""
+    """Return the program that a container starts first; none for another line, or if not known."""
     call = engine_call(line)
     if call is None:
         return []
@@ -338,54 +341,57 @@ def _ending_on_signals() -> Iterator[None]:
 @contextmanager
 def _image_files(
     lines: tuple[str, str], manual: str, run_id: str, place: Path, here: Path
-) -> Iterator[ImageFiles | None]:
+) -> Iterator[FilesOfImages | None]:
     """Give the files of the images of two lines; remove what was made of them.
 
     The lines are calls of one engine, or name a SIF each, in the folder `here`.
     """
     fast, slow = (engine_call(line) for line in lines)
-    with tempfile.TemporaryDirectory(prefix="images-", dir=place) as folder:
-        given: dict[str, Any] = {"run_id": run_id, "folder": Path(folder)}
-        if fast is None or slow is None:
-            yield None if fast is not slow else _sif_files(lines, here, given)
-            return
-        images = [call.words[given_options(call.words, manual)[1]] for call in (fast, slow)]
-        is_known = all(map(IMAGE_NAME.fullmatch, images)) and _BUILT not in images
-        if fast.client != slow.client or images[0] == images[1] or not is_known:
+    with _temporary("images-", place) as folder:
+        if fast is None and slow is None:
+            try:
+                yield _sif_files(lines, here, Path(folder))
+            finally:
+                for _ in opened(Path(folder)):  # so that all of it can be removed
+                    pass
+        elif fast is not None and slow is not None:
+            images = [call.words[given_options(call.words, manual)[1]] for call in (fast, slow)]
+            is_known = all(map(IMAGE_NAME.fullmatch, images)) and _BUILT not in images
+            if fast.client != slow.client or images[0] == images[1] or not is_known:
+                yield None
+                return
+            try:
+                yield ImageFiles(
+                    client=slow.client,
+                    fast=images[0],
+                    slow=images[1],
+                    run_id=run_id,
+                    folder=Path(folder),
+                )
+            finally:
+                remove_labelled(LOCAL, slow.client, run_id=run_id, worker="")
+        else:
             yield None
-            return
-        try:
-            yield ImageFiles(client=slow.client, fast=images[0], slow=images[1], **given)
-        finally:
-            remove_labelled(LOCAL, slow.client, run_id=run_id, worker="")
 
 
-def _sif_files(lines: tuple[str, str], here: Path, given: dict[str, Any]) -> SifFiles | None:
+def _sif_files(lines: tuple[str, str], here: Path, folder: Path) -> SifFiles | None:
     """Return the files of two SIFs; None if a line names none, or if both are one."""
-    words = [shlex.split(line[slice(*span)])[0] for line in lines if (span := sif_of(line))]
-    if len(words) != len(lines):
+    sifs = [(sif[0], line[slice(*sif[1])]) for line in lines if (sif := sif_of(line))]
+    if len(sifs) != len(lines):
         return None
-    fast, slow = words
-    files = (here / fast, here / slow)
-    if not all(map(Path.is_file, files)) or files[0].samefile(files[1]):
+    fast, slow = (shlex.split(word)[0] for _, word in sifs)
+    paths = [here / os.path.expandvars(Path(name).expanduser()) for name in (fast, slow)]
+    if not all(map(Path.is_file, paths)) or paths[0].samefile(paths[1]):
         return None
-    program = next(filter(starts_sif, shlex.split(lines[1])))
-    return SifFiles(client=(program,), fast=fast, slow=slow, sifs=files, **given)
+    return SifFiles(
+        program=sifs[1][0], names=(fast, slow), sifs=(paths[0], paths[1]), folder=folder
+    )
 
 
 @contextmanager
 def _byte_code_folder(call: EngineCall | None, manual: str) -> Iterator[str]:
-    """Give a folder that only this login can reach, and a container, whatever its user.
-
-    It is locked (flock), so that the next start can remove what a killed one left.
-    """
-    for left in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*"):
-        with suppress(OSError), _locked(left):
-            shutil.rmtree(left)
-    with (
-        tempfile.TemporaryDirectory(prefix=_TEMPORARY, ignore_cleanup_errors=True) as parent,
-        _locked(parent),
-    ):
+    """Give a folder that only this login can reach, and a container, whatever its user."""
+    with _temporary(_TEMPORARY, Path(tempfile.gettempdir())) as parent:
         cache = Path(parent) / "cache"
         cache.mkdir()
         if call is not None:
@@ -404,14 +410,46 @@ def _byte_code_folder(call: EngineCall | None, manual: str) -> Iterator[str]:
 
 
 @contextmanager
-def _locked(folder: str | Path) -> Iterator[None]:
-    """Hold the lock of a folder; raises OSError if another process has it."""
+def _temporary(prefix: str, place: Path) -> Iterator[str]:
+    """Give a folder in a place; remove those that killed processes left there.
+
+    It is locked (flock) where the file system can do that.
+    """
+    for left in place.glob(f"{prefix}*"):
+        with suppress(OSError):
+            lock = _locked(left)
+            try:
+                if time.time() - left.stat().st_mtime > _LOCKED_WITHIN_S:
+                    for _ in opened(left):  # so that all of it can be removed
+                        pass
+                    shutil.rmtree(left)
+            finally:
+                os.close(lock)
+    with tempfile.TemporaryDirectory(
+        prefix=prefix, dir=place, ignore_cleanup_errors=True
+    ) as folder:
+        held: int | None = None
+        with suppress(OSError):
+            held = _locked(folder)
+        try:
+            yield folder
+        finally:
+            if held is not None:
+                os.close(held)
+
+
+def _locked(folder: str | Path) -> int:
+    """Lock a folder until the descriptor that is returned is closed.
+
+    Raises OSError if another process has it, or if the file system has no locks.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
+    except OSError:
         os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _packages(

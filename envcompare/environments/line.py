@@ -31,7 +31,7 @@ ENGINES = ("docker", "podman")
 _LINE, _CONTAINER = "ENVCOMPARE_LINE", "ENVCOMPARE_CONTAINER"
 _CAPTURED = "ENVCOMPARE_CAPTURED"
 # Variables that lead a client to another engine or store.
-_FAR = ("DOCKER_", "CONTAINER", "STORAGE_", "XDG_", "HOME=", "PATH=")
+FAR = ("DOCKER_", "CONTAINER", "STORAGE_", "XDG_", "HOME=", "PATH=")
 _OPERATORS = re.compile(r"[();|&\n]+")  # a redirection is none
 _SUBSTITUTION = re.compile(r"\$\([^()]*\)")
 PATH = "PYTHONPATH"
@@ -103,7 +103,7 @@ def _leads_to_run(words: list[str]) -> bool:
     """Return whether words are variables, what starts a client, an engine's client, and `run`."""
     at = _client_at(words)
     variables = (f"{word.removeprefix(_UNSET)}=" if _UNSET in word else word for word in words[:at])
-    is_far = any(word.startswith(_FAR) for word in variables)
+    is_far = any(word.startswith(FAR) for word in variables)
     return words[at + 1 :] in (["run"], ["container", "run"]) and not is_far
 
 

@@ -16,11 +16,11 @@ from typing import Final, Literal
 import msgspec
 
 from envcompare.errors import EnvcompareError, InterruptedRunError
-from envcompare.proof.imagefiles import ENTRYPOINT, FILES, ImageFiles, divided
+from envcompare.proof.imagefiles import ENTRYPOINT, FILES, FilesOfImages, divided
 from envcompare.proof.levers import PLACEBO, SOFTWARE, Change, Edit, edited
 from envcompare.run_folder.records import FingerprintValue, Proof, ProofShare, Trial
 from envcompare.stats.shares import Share, Unit, excess_of_share, gap, share_closed
-from envcompare.text import masked
+from envcompare.text import masked, visible
 
 Outcome = Literal["cause", "contributes", "not-proven", "none"]
 Group = Sequence[Change]
@@ -67,7 +67,7 @@ class Search:
     measure: Measure
     manual: str  # of `run --help`, for a line that calls an engine
     budget_s: float
-    files: ImageFiles | None = None  # if the lines' images differ
+    files: FilesOfImages | None = None  # if the lines' images differ
     gap: float = 0.0  # ln(slow ÷ fast), as it was measured before
     tried: list[Trial] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
@@ -218,7 +218,8 @@ class Search:
         names = [f"{_CHANGED}-{at + 1}" for at in range(len(groups))]
         edits = {name: _whole((*base, *group)) for name, group in zip(names, groups, strict=True)}
         if base:
-            edits[_BASE] = _whole(base)
+            is_remade = any(one.edit.files for group in groups for one in group)
+            edits[_BASE] = _whole(base) + Edit(is_remade=is_remade)
         measured = self._run(edits, _ROUNDS, self._left_s * _STAGE_SHARE)
         shares: dict[int, Share] = {}
         failed: list[Group] = []
@@ -238,9 +239,10 @@ class Search:
         """Measure in fresh rounds; the second change counts if it surely adds to the first."""
         changed = _whole((*first, *second))
         # an image that was made for a trial may be faster or slower by that alone
-        edits = {_CHANGED: changed, _PLACEBO: PLACEBO + Edit(is_remade=bool(changed.files))}
+        as_made = Edit(is_remade=bool(changed.files))
+        edits = {_CHANGED: changed, _PLACEBO: PLACEBO + as_made}
         if second:
-            edits[_BASE] = _whole(first)
+            edits[_BASE] = _whole(first) + as_made
         measured = self._run(edits, None, self._left_s)
         chosen, name = [*first, *second], _CHANGED
         if second:
@@ -254,8 +256,12 @@ class Search:
         if share is not None and is_gone:
             share = None
             trial = msgspec.structs.replace(trial, share=None, failed=_GONE)
+        if share is not None and placebo is None:
+            share = None
+            why = f"no placebo was measured: {measured.failed.get(_PLACEBO, 'too few rounds')}"
+            trial = msgspec.structs.replace(trial, share=None, failed=masked(why))
         outcome: Outcome = "not-proven"
-        if share is not None and placebo is not None:
+        if share is not None:
             outcome = judged(measured.units, changed=name)
         return outcome, trial, _kept(placebo)
 
@@ -282,6 +288,9 @@ class Search:
             raise
         except EnvcompareError as error:  # a trial is not worth the verdict
             return Measured(units=(), failed=dict.fromkeys(every, error.brief), lines=lines)
+        finally:
+            if self.files is not None:
+                self.files.forget()
         self.runs.append(measured.folder)
         return replace(measured, failed={**measured.failed, **failed}, lines=lines)
 
@@ -303,9 +312,9 @@ class Search:
             keys=tuple(one.key for one in changed),
             what=masked("; ".join(one.what for one in changed)),
             line=masked(measured.lines.get(name, "")),
-            files=tuple(path for one in changed for path in one.edit.files if path != ENTRYPOINT)[
-                :_MOST_FILES
-            ],
+            files=tuple(
+                visible(path) for one in changed for path in one.edit.files if path != ENTRYPOINT
+            )[:_MOST_FILES],
             share=_kept(share),
             failed=masked(failed),
         )
@@ -317,7 +326,7 @@ class Search:
         return share_closed(measured.units, fast=_FAST, slow=_SLOW, changed=name)
 
     def _edited(self, edit: Edit) -> str:
-        if (edit.files or edit.is_remade) and self.files is not None:
+        if (edit.files or edit.is_remade) and not edit.image and self.files is not None:
             image = self.files.image_with(edit.files, limit_s=self._left_s)
             edit = replace(edit, image=image, files=())
         return edited(self.slow, edit, manual=self.manual)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO, Any, BinaryIO, ClassVar, Final
+from typing import IO, Any, BinaryIO, Final, Protocol
 
 from envcompare.environments.line import KEEP_OWNERS, KEEP_SETTINGS
 from envcompare.environments.oci import RUN_LABEL
@@ -51,6 +51,73 @@ _BYTE_CODE: Final = re.compile(r"__pycache__/([^/.]+)\.[^/]+\.pyc$")
 Entry = tuple[bytes, int, int, int, str]  # type, mode, user, group, and what it holds
 
 
+class FilesOfImages(Protocol):
+    """Files in which the images of two lines differ, and images that get some of them."""
+
+    @property
+    def paths(self) -> tuple[str, ...] | None:
+        """Return the absolute paths that differ, in order; None if they were not yet read."""
+
+    def read(self, *, limit_s: float) -> tuple[str, ...]:
+        """Return the absolute paths that differ in content, rights or owner, in order.
+
+        A folder with differing files is left out. Raises CommandTimeoutError if reading the images
+        takes longer, and StackError if they cannot be compared.
+        """
+
+    def change(self, paths: Sequence[str]) -> Change:
+        """Return the change that makes these files as they are in the fast line's image."""
+
+    def image_with(self, paths: Sequence[str], *, limit_s: float) -> str:
+        """Make an image from the slow line's, with these files of the fast one's.
+
+        Return what a line calls it. Raises StackError if it fails, and CommandTimeoutError.
+        """
+
+    def forget(self) -> None:
+        """Remove images that take room, since their trials are measured."""
+
+    def differ_in_files_alone(self) -> bool:
+        """Return whether settings and variables of both images are equal."""
+
+    def settings_that_differ(self) -> str:
+        """Return what the images set differently, besides variables; empty if nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Differing:
+    """The absolute paths in which two images differ."""
+
+    paths: tuple[str, ...] = ()
+    removed: frozenset[str] = frozenset()  # only the slow line's image has them
+    folders: Counter[str] = field(default_factory=Counter)  # that it alone has: their files
+
+    @classmethod
+    def of(cls, names: Collection[str], fast: Collection[str]) -> Differing:
+        """Return it for names without the leading slash, of which the fast image has some."""
+        removed = frozenset(f"/{name}" for name in names if name not in fast)
+        above = (parent for path in removed for parent in _above(path) if parent[1:] not in fast)
+        return cls(tuple(sorted(f"/{name}" for name in names)), removed, Counter(above))
+
+    def split(self, paths: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Return what is taken from the fast image, and what is removed.
+
+        In place of all paths of a removed folder comes the folder itself.
+        """
+        every = list(paths)
+        left = [path for path in every if path in self.removed]
+        held = Counter(parent for path in left for parent in _above(path))
+        full = {parent for parent, count in held.items() if self.folders[parent] == count}
+        roots = (next((each for each in _above(path) if each in full), path) for path in left)
+        taken = [path for path in every if path not in self.removed]
+        return taken, list(dict.fromkeys(roots))
+
+
+def leaves_of(differing: set[str]) -> set[str]:
+    """Return differing names without the folders that hold others of them."""
+    return differing - {parent for name in differing for parent in _above(name)}
+
+
 @dataclass(slots=True, kw_only=True)
 class ImageFiles:
     """Makes images from the slow line's, with files of the fast line's.
@@ -59,26 +126,21 @@ class ImageFiles:
     images with data, which `envcompare clean` removes.
     """
 
-    recipe: ClassVar[str] = "Dockerfile"
-    shell: ClassVar[str] = "RUN "  # before a command of the recipe
     client: tuple[str, ...]
     fast: str  # the images
     slow: str
     run_id: str
     folder: Path  # for the files in which they differ
-    paths: tuple[str, ...] | None = None  # absolute, in which they differ; None: not yet read
+    paths: tuple[str, ...] | None = None
     _scripts: tuple[str, ...] = ()  # of the fast line's entrypoint, in which they differ
-    removed: frozenset[str] = frozenset()  # only the slow line's image has them
-    _folders: Counter[str] = field(default_factory=Counter)  # likewise: how many files they hold
+    _differing: Differing = field(default_factory=Differing)
     _settings: list[dict[str, Any]] = field(default_factory=list)
 
     def read(self, *, limit_s: float) -> tuple[str, ...]:
-        """Return the absolute paths that differ in content, rights or owner, in order.
+        """Return the paths that differ, as FilesOfImages says.
 
-        A folder with differing files is left out. Where entrypoints differ, one path stands for
-        them and their programs, since an image does not start without its own. Raises
-        CommandTimeoutError if reading the images takes longer, StackError if they differ in too
-        much or the disk is full, and UnusableError if the engine fails.
+        Where entrypoints differ, one path stands for them and their programs, since an image does
+        not start without its own.
         """
         if self.paths is not None:
             return self.paths
@@ -111,23 +173,15 @@ class ImageFiles:
             )
         with tarfile.open(self._kept, "w") as kept:
             _copy(self._members(self.fast, until_s), kept, differing)
-        return self._changeable(differing, fast)
-
-    def _changeable(self, differing: set[str], fast: Collection[str]) -> tuple[str, ...]:
-        """Return the paths that can be changed; both sets of names have no leading slash."""
-        above = {parent for name in differing for parent in _above(name)}
-        leaves = differing - above
+        leaves = leaves_of(differing)
         starts = [one.get("Entrypoint") or [] for one in self.settings()]
-        has_other_start = starts[0] != starts[1]
-        if has_other_start:
-            programs = {word.strip("/") for words in starts for word in words} & leaves
-            leaves -= programs
+        programs: set[str] = set()
+        if starts[0] != starts[1]:
+            words = {word.strip("/") for words in starts for word in words}
+            programs = {name for name in leaves if _is_program(name, words)}
             self._scripts = tuple(sorted(f"/{name}" for name in programs if name in fast))
-        self.removed = frozenset(f"/{name}" for name in leaves if name not in fast)
-        self._folders = Counter(
-            parent for path in self.removed for parent in _above(path) if parent[1:] not in fast
-        )
-        return (*[ENTRYPOINT] * has_other_start, *sorted(f"/{name}" for name in leaves))
+        self._differing = Differing.of(leaves - programs, fast)
+        return (*[ENTRYPOINT] * (starts[0] != starts[1]), *self._differing.paths)
 
     def settings(self) -> list[dict[str, Any]]:
         """Return the settings of the slow line's image, and of the fast one's."""
@@ -154,16 +208,17 @@ class ImageFiles:
 
     def change(self, paths: Sequence[str]) -> Change:
         """Return the change that makes these files as they are in the fast line's image."""
-        taken = [path for path in paths if path not in {ENTRYPOINT, *self.removed}]
-        removed = self._whole(path for path in paths if path in self.removed)
-        what = [f"{named_of(taken)} as in {self.fast}"] * bool(taken)
-        what += [f"{named_of(removed)} removed"] * bool(removed)
+        taken, removed = self._differing.split(path for path in paths if path != ENTRYPOINT)
+        what = described(taken, removed, self.fast)
         if ENTRYPOINT in paths:
-            slow, fast = (_shown(one.get("Entrypoint") or None) for one in self.settings())
-            what.insert(0, f"ENTRYPOINT {visible(slow)} → {visible(fast)}")
+            what[:0] = [
+                visible(f"{name.upper()} {_shown(slow)} → {_shown(fast)}")
+                for name in ("Entrypoint", "Cmd")
+                for slow, fast in [[one.get(name) or None for one in self.settings()]]
+                if slow != fast
+            ]
             taken = [*self._scripts, *taken]
-        fixes = [self._copying(taken)] * bool(taken)
-        fixes += [self._leaving_out(removed)] * bool(removed)
+        fixes = [self._copying(taken)] * bool(taken) + [_leaving_out(removed)] * bool(removed)
         if ENTRYPOINT in paths:
             named = self._starting(paths)[: 1 + bool(self.settings()[1].get("Cmd"))]
             fixes += [visible(one) for one in named]
@@ -171,38 +226,24 @@ class ImageFiles:
             key=START if list(paths) == [ENTRYPOINT] else FILES,
             what=", ".join(what),
             edit=Edit(files=tuple(paths)),
-            fix=f"in the {self.recipe} of {self.slow}: {'; '.join(fixes)}",
+            fix=visible(f"in the Dockerfile of {self.slow}: ") + "; ".join(fixes),
         )
 
     def _copying(self, paths: Sequence[str]) -> str:
         """Return the instructions that copy paths, or of many what to copy."""
         if len(paths) > _MOST_NAMED:
-            return f"copy {named_of(paths)} from {self.fast}"
+            return f"copy {named_of(paths)} from {visible(self.fast)}"
         each = (f"COPY --from={self.fast} {json.dumps([path, path])}" for path in paths)
         return visible("; ".join(each))
 
-    def _leaving_out(self, paths: Sequence[str]) -> str:
-        """Return the instruction that removes paths, or of many what to remove."""
-        if len(paths) > _MOST_NAMED:
-            return f"remove {named_of(paths)}"
-        return visible(f"{self.shell}{shlex.join(['rm', '-r', *paths])}")
-
-    def _whole(self, paths: Iterable[str]) -> list[str]:
-        """Return removed paths, and in place of all paths of a folder the folder itself."""
-        left = list(paths)
-        held = Counter(parent for path in left for parent in _above(path))
-        full = {parent for parent, count in held.items() if self._folders[parent] == count}
-        roots = (next((each for each in _above(path) if each in full), path) for path in left)
-        return list(dict.fromkeys(roots))
+    def forget(self) -> None:
+        """Keep the images to the end: they share their layers."""
 
     def image_with(self, paths: Sequence[str], *, limit_s: float) -> str:
-        """Make an image from the slow line's, with these files of the fast one's; return its ID.
-
-        Raises UnusableError if the engine fails, and CommandTimeoutError.
-        """
-        removed = self._whole(path for path in paths if path in self.removed)
-        names = {path[1:] for path in paths if path not in {ENTRYPOINT, *self.removed}}
-        names |= {path[1:] for path in self._scripts if ENTRYPOINT in paths}
+        """Make an image as FilesOfImages says; return its ID."""
+        taken, removed = self._differing.split(path for path in paths if path != ENTRYPOINT)
+        scripts = self._scripts if ENTRYPOINT in paths else ()
+        names = {path[1:] for path in (*taken, *scripts)}
         names |= {parent for name in names for parent in _above(name)}
         with self._container(*self._removing(removed)) as container:
             if removed:
@@ -417,6 +458,29 @@ def _copy(
     for member, archive in members:
         if member.name.strip("/") in names:
             target.addfile(member, archive.extractfile(member) if member.isreg() else None)
+
+
+def described(taken: Sequence[str], removed: Sequence[str], image: str) -> list[str]:
+    """Return what is done with paths."""
+    what = [f"{named_of(taken)} as in {visible(image)}"] * bool(taken)
+    return what + [f"{named_of(removed)} removed"] * bool(removed)
+
+
+def _is_program(name: str, words: set[str]) -> bool:
+    """Return whether a file is started by one of these words, which may lack their folder.
+
+    In many images /bin is a link to /usr/bin.
+    """
+    folder, _, program = name.rpartition("/")
+    is_found = folder.endswith("bin") and program in words
+    return is_found or name in words or name.removeprefix("usr/") in words
+
+
+def _leaving_out(paths: Sequence[str]) -> str:
+    """Return the instruction that removes paths, or of many what to remove."""
+    if len(paths) > _MOST_NAMED:
+        return f"remove {named_of(paths)}"
+    return visible(f"RUN {shlex.join(['rm', '-r', *paths])}")
 
 
 def named_of(paths: Sequence[str]) -> str:

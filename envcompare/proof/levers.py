@@ -17,7 +17,9 @@ from msgspec.structs import replace
 
 from envcompare.config.workloads import VARIABLE_SETTING
 from envcompare.environments.line import (
+    FAR,
     PATH,
+    EngineCall,
     before_path,
     engine_call,
     given_options,
@@ -262,15 +264,30 @@ def edited(line: str, edit: Edit, *, manual: str) -> str:
         return before + _with_software(_without_settings(line, edit), edit)
     start, end = call.spans[given_options(call.words, manual)[1]]
     before, image, after = line[:start], edit.image or line[start:end], line[end:]
-    # `--env NAME` takes the value that the client has
-    for name in (name for name, value in edit.variables if value is None and name in os.environ):
-        before = f"{before[: call.client_at]}env --unset={name} {before[call.client_at :]}"
+    unset = " ".join(f"--unset={name}" for name in _passed_on(line, call, edit))
+    before = before[: call.client_at] + f"env {unset} " * bool(unset) + before[call.client_at :]
     roles = _roles(edit)
     own = [one for one in option_texts(line, call, manual) if _role(one) in roles]
     for text in (*edit.removed, *own):
         before = re.sub(rf"(?<=\s){re.escape(text)}(?=\s|$)", "", before, count=1)
     words = shlex.join((*edit.options, *_environment(edit)))
     return " ".join(filter(None, (before.rstrip(), *edit.added, words, image))) + after
+
+
+def _passed_on(line: str, call: EngineCall, edit: Edit) -> list[str]:
+    """Return the variables without a value that the client of a call has.
+
+    `--env NAME` takes that value; `sudo` leaves it out itself.
+    """
+    before = line[: call.client_at]
+    removed = (name for name, value in edit.variables if value is None)
+    return [
+        name
+        for name in removed
+        if (name in os.environ or f"{name}=" in before)
+        and not f"{name}=".startswith(FAR)
+        and len(call.client) == 1
+    ]
 
 
 def _without_settings(line: str, edit: Edit) -> str:
@@ -282,36 +299,39 @@ def _without_settings(line: str, edit: Edit) -> str:
     return "".join(f"{one} " for one in kept) + line[end:]
 
 
-def sif_of(line: str) -> tuple[int, int] | None:
-    """Return where a line without an engine names its SIF; None if it names none, or several."""
+def sif_of(line: str) -> tuple[str, tuple[int, int]] | None:
+    """Return the program that runs a SIF, and where the line names that; None for other lines.
+
+    The line is one call of the program, with options alone before the SIF.
+    """
     words = list(_WORD.finditer(line))
-    starts = [word for word in words if starts_sif(word[0])]
-    sifs = [word for word in words if _SIF.search(word[0])]
-    if len(starts) != 1 or len(sifs) != 1 or sifs[0].start() < starts[0].start():
+    texts = [word[0] for word in words]
+    first = sum(1 for _ in takewhile(VARIABLE_SETTING.fullmatch, texts))
+    at = next((at for at, text in enumerate(texts) if _SIF.search(text)), 0)
+    between = zip(texts[first + 1 :], texts[first + 2 : at], strict=False)
+    if not (at > first and _RUNS_SIF.fullmatch(texts[first]) and _may_be_mixed(texts)):
         return None
-    return sifs[0].span()
-
-
-def starts_sif(word: str) -> bool:
-    """Return whether a word of a line is the program that runs a SIF."""
-    return _RUNS_SIF.fullmatch(word) is not None
+    if sum(map(bool, map(_SIF.search, texts))) > 1:  # an overlay may be one
+        return None
+    if any(word[0] != "-" and before[0] != "-" for before, word in between):
+        return None
+    return shlex.split(texts[first])[0], words[at].span()
 
 
 def sif_change(fast: str, slow: str) -> list[Change]:
     """Return the change of one SIF to another."""
-    spans = sif_of(slow), sif_of(fast)
-    if spans[0] is None or spans[1] is None:
+    named = [line[slice(*sif[1])] for line in (slow, fast) if (sif := sif_of(line))]
+    if len(set(named)) < len((slow, fast)):
         return []
-    old, new = slow[slice(*spans[0])], fast[slice(*spans[1])]
-    if old == new:
-        return []
+    old, new = named
     return [Change(key="image.id", what=f"the image {old} → {new}", edit=Edit(image=new))]
 
 
 def _with_software(line: str, edit: Edit) -> str:
     """Return a line without an engine that uses another Python, or other packages first."""
-    if edit.image and (span := sif_of(line)):
-        line = f"{line[: span[0]]}{edit.image}{line[span[1] :]}"
+    if edit.image and (sif := sif_of(line)):
+        begin, end = sif[1]
+        line = f"{line[:begin]}{edit.image}{line[end:]}"
     if edit.python and (named := _PYTHON_OF_LINE.match(line)):
         line = f"{named[1]}{edit.python}{line[named.end() :]}"
     if not edit.paths:
@@ -402,7 +422,7 @@ def word_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
     changed: list[Change] = []
     for a, b, c, d in _differing(old, new):
         parts = (" ".join(old[a:b]), " ".join(new[c:d]))
-        if all(map(_SIF.search, parts)) and (b - a, d - c) == (1, 1):
+        if all(map(_SIF.search, parts)) and (b - a, d - c) == (1, 1) and sif_change(fast, slow):
             continue  # an image, whose files are changed
         if any(map(_IS_PLACE.search, old[a:b] + new[c:d])):
             return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from envcompare.cli import proving
+from envcompare.environments.line import engine_call
 from envcompare.errors import UnusableError
 from envcompare.proof import Measured, Search
 from envcompare.proof.imagefiles import ImageFiles, divided
@@ -28,6 +30,7 @@ from envcompare.proof.levers import (
     own_start,
     replaces,
     sif_change,
+    sif_of,
     word_changes,
 )
 from envcompare.proof.packages import package_changes
@@ -122,9 +125,19 @@ def test_variable_of_the_login_does_not_take_the_place_of_one_that_is_removed(
     """`docker run --env NAME` passes the value that its client has."""
     monkeypatch.setenv("PYTHONMALLOC", "debug")
     edit = Edit(variables=(("PYTHONMALLOC", None), ("NOWHERE_SET", None)))
-    changed = edited("A=1 sudo docker run app", edit, manual=MANUAL)
     options = "--env PYTHONMALLOC --env NOWHERE_SET"
-    assert changed == f"A=1 sudo env --unset=PYTHONMALLOC docker run {options} app"
+    changed = edited("A=1 nice docker run app", edit, manual=MANUAL)
+    assert changed == f"A=1 nice env --unset=PYTHONMALLOC docker run {options} app"
+    assert engine_call(changed) is not None
+    changed = edited("NOWHERE_SET=2 docker run app", edit, manual=MANUAL)
+    unset = "--unset=PYTHONMALLOC --unset=NOWHERE_SET"
+    assert changed == f"NOWHERE_SET=2 env {unset} docker run {options} app"
+    by_root = edited("sudo docker run app", edit, manual=MANUAL)
+    assert by_root == f"sudo docker run {options} app"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/c")  # it may lead the client elsewhere
+    own = Edit(variables=(("XDG_CACHE_HOME", None),))
+    changed = edited("docker run app", own, manual=MANUAL)
+    assert changed == "docker run --env XDG_CACHE_HOME app"
 
 
 def test_container_starts_without_its_entrypoint() -> None:
@@ -147,6 +160,8 @@ def test_temporary_folder_of_a_killed_start_is_removed_by_the_next_one(
     left, held = (tmp_path / f"envcompare-why-{name}" for name in ("left", "held"))
     (left / "cache").mkdir(parents=True)
     held.mkdir()
+    for path in (left, held):
+        os.utime(path, (0, 0))
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDS, str(held)], stdout=subprocess.PIPE, text=True
     )
@@ -504,7 +519,21 @@ def test_sifs_of_two_lines_are_a_change() -> None:
     assert changed == "apptainer exec 'my old.sif' python x.py"
     assert sif_change(fast, fast) == []
     assert sif_change(fast, "python x.py b.sif") == []
-    assert sif_change(fast, "apptainer exec b.sif cp c.sif d") == []
+    for other in (
+        "apptainer exec b.sif cp c.sif d",
+        "apptainer exec --overlay o.sif b.sif python x.py",
+        "apptainer exec docker://x python x.py b.sif",
+        "apptainer exec ./tree python x.py b.sif",
+        "apptainer exec --nv ./tree python x.py b.sif",
+        "cd v1 && apptainer exec b.sif python x.py",
+        "apptainer exec b.sif python x.py  # don't",
+    ):
+        assert sif_change(fast, other) == [], other
+    bound = "/opt/bin/apptainer -q exec --bind /a:/b --nv b.sif python x.py"
+    assert sif_of(bound) == ("/opt/bin/apptainer", (45, 50))
+    overlaid = "apptainer exec --overlay o.sif b.sif python x.py --n 1"
+    named = [one.what for one in word_changes(fast + " --n 2", overlaid, manual="")]
+    assert any("b.sif" in what for what in named)
 
 
 def test_files_of_a_sif_are_replaced_inside_it_only(tmp_path: Path) -> None:
@@ -520,13 +549,12 @@ def test_files_of_a_sif_are_replaced_inside_it_only(tmp_path: Path) -> None:
     for name in ("both", "kept", "gone"):
         (slow / name).write_text("same" if name == "kept" else "slow")
     files = SifFiles(
-        client=("apptainer",), fast="a", slow="b", run_id="1", folder=tmp_path,
-        sifs=(tmp_path, tmp_path), removed=frozenset({"/gone"}),
-    )  # fmt: skip
+        program="apptainer", names=("a", "b"), sifs=(tmp_path, tmp_path), folder=tmp_path
+    )
     root = tmp_path / "tree"
     subprocess.run(["cp", "--archive", "--link", slow, root], check=True)
     for path in ("/data/x", "/both", "/gone"):
-        files._replace(root, path[1:])
+        files._replace(root, path[1:], is_removed=path == "/gone")
     held = {str(one.relative_to(root)): one for one in root.rglob("*") if one.is_file()}
     assert {name: one.read_text() for name, one in held.items()} == {
         "data/x": "fast", "both": "fast", "kept": "same",
