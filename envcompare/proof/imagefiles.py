@@ -251,13 +251,19 @@ class ImageFiles:
             if names:
                 copied = ("cp", *KEEP_OWNERS.get(self.client[-1], ()), "-", f"{container}:/")
                 self._ask(*copied, limit_s=limit_s, feed=partial(self._pack, names))
-            form = KEEP_SETTINGS.get(self.client[-1], ())
-            made = self._ask(
-                *("commit", *form, *self._instructions(paths), container), limit_s=limit_s
-            )
-        image = made.split()[-1].removeprefix("sha256:")[:_ID_LENGTH]
-        self._require_settings(image, paths)
-        return image
+            made = self._commit(container, paths, limit_s)
+        if self._entrypoint and not self._programs(paths)[0]:
+            # an instruction cannot take away what the container was created with
+            with self._container("--entrypoint", "", made, "true") as container:
+                made = self._commit(container, paths, limit_s)
+        self._require_settings(made, paths)
+        return made
+
+    def _commit(self, container: str, paths: Sequence[str], limit_s: float) -> str:
+        form = KEEP_SETTINGS.get(self.client[-1], ())
+        words = ("commit", *form, *self._instructions(paths), container)
+        made = self._ask(*words, limit_s=limit_s)
+        return made.split()[-1].removeprefix("sha256:")[:_ID_LENGTH]
 
     def _removing(self, paths: Sequence[str]) -> tuple[str, ...]:
         """Return the words of `create` for a container that removes these paths, if any."""
@@ -300,9 +306,9 @@ class ImageFiles:
 
     def _instructions(self, paths: Sequence[str]) -> list[str]:
         """Return the options of `commit` that keep the settings of the slow line's image."""
-        is_started = self._entrypoint or ENTRYPOINT in paths
+        has_entrypoint = bool(self._programs(paths)[0])
         instructions = (
-            *self._starting(paths)[not is_started :],
+            *self._starting(paths)[not has_entrypoint :],
             f"USER {self.settings()[0].get('User') or 0}",
             f"LABEL {RUN_LABEL}={self.run_id}",  # podman takes one label each
             f"LABEL {HELD_LABEL}",
