@@ -175,12 +175,14 @@ def _in_kernel(run: RunComparison, decided: Iterable[Comparison]) -> str:
     if not longer:
         return ""
     longer.sort(key=lambda each: -each[0] / max(1, each[2].reference_ns))
-    _, profiles, ledger = longer[0]
+    change_ns, profiles, ledger = longer[0]
     labels = cell_labels(run)
     named = [(time_text(ns), labels.get(at.cell, at.cell)) for ns, at, _ in longer]
     takes = listed([f"{time} longer in {cell}" for time, cell in named])
     if len(longer) > _MOST_NAMED:
         takes = f"longer in {len(longer)} cells, most in {named[0][1]} ({named[0][0]})"
+    if len(longer) == 1 and change_ns > ledger.change_ns:
+        takes += ", and less time outside it"
     text = f"Inside the kernel a {ledger.piece} in {ledger.arm} takes {takes}."
     if acts := _acts_in_kernel(_facts(run, profiles.cell), (profiles.host, ledger.arm)):
         ladder = "" if run.ladder else "; `--envs ladder` measures each part of a container"
