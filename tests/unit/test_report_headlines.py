@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from summaries import markdown, terminal_lines
 
-from envcompare.analysis.model import Comparison, RunComparison
+from envcompare.analysis.model import Comparison, FailureRow, RunComparison
 from envcompare.analysis.model.profiling import CellProfiles, Ledger, LedgerPart
 from envcompare.analysis.timing.surroundings import of_cells
 from envcompare.report.page import render
@@ -84,6 +84,20 @@ def test_the_headline_leads_with_the_mean_where_all_cells_agree(
 ) -> None:
     """One outcome in all cells is one sentence, with nothing left to add."""
     assert (found.lead, found.rest) == (expected, "")
+
+
+def test_reference_that_fails_too_is_named() -> None:
+    """Otherwise the headline blames the other arm alone."""
+    failed = comparison("failed", failure=Failure(phase="step", brief="x", exit_code=1))
+    row = FailureRow(
+        t=1.0, host="lab01", cell=failed.cell, arm="vm", phase="step", brief="x", details="",
+        hint="", exit_code=1, log="",
+    )  # fmt: skip
+    run = msgspec.structs.replace(run_of(failed), failures=(row,))
+    lead = "docker failed in cnn (phase step, exit code 1): x."
+    assert headlines(run)[0].lead == f"vm and {lead}"
+    other = msgspec.structs.replace(run, failures=(msgspec.structs.replace(row, cell="other"),))
+    assert headlines(other)[0].lead == lead
 
 
 def test_the_headline_leads_with_the_workloads_that_moved() -> None:

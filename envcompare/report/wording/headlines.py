@@ -271,7 +271,9 @@ def _agreeing(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:
         case _:
             verb = "" if first.outcome == "failed" else "was "
             claim = f"{first.claim} {where} {first.qualifier}".rstrip()
-            return f"{arm} {verb}{claim}: {sentence(first.remark)}"
+            failed_too = {row.cell for row in run.failures if row.arm == name}
+            both = f"{name} and " * ({judgment.cell_id for judgment in judged} <= failed_too)
+            return f"{both}{arm} {verb}{claim}: {sentence(first.remark)}"
 
 
 def _figures(judged: tuple[Verdict, ...]) -> str:
