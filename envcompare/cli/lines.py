@@ -7,9 +7,10 @@ import re
 import shlex
 import string
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -119,6 +120,9 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None: 
     sys.exit(exit_code or (_UNDECIDED if undecided else 0))
 
 
+_OF_TRIALS: Final = ("quiet_gate", "wait")  # what trials of a run that has ended may change
+
+
 def _explained(run: Path, values: dict[str, Any], display: Display) -> int:
     """Look for the cause of a difference in a run that has ended; return the exit code."""
     from envcompare.analysis.compare import compare_run
@@ -127,11 +131,11 @@ def _explained(run: Path, values: dict[str, Any], display: Display) -> int:
     from envcompare.run_folder.results import RunFolder
 
     given = {name for name, value in values.items() if value not in (None, (), False)}
-    if others := given - {"comparison", "prove", "budget", "quiet_gate"}:
+    if others := given - {"comparison", "prove", "budget", *_OF_TRIALS}:
         flags = ", ".join(sorted(_flag(name, values[name]) for name in others))
         raise ConfigError(
             f"{flags} applies to command lines, but {run} is a run folder",
-            hint="with a run, only --comparison, --budget and --no-quiet-gate can be given",
+            hint="with a run, only --comparison, --budget, --wait and --no-quiet-gate can be given",
         )
     folder = RunFolder.open(run)
     with locked(folder.path, by="run"):
@@ -141,7 +145,7 @@ def _explained(run: Path, values: dict[str, Any], display: Display) -> int:
             display,
             budget_s=values["budget"] or whole.budget_s,
             chosen=chosen_comparison(whole, values["comparison"] or ""),
-            quiet_gate=values["quiet_gate"],
+            again={name: values[name] for name in _OF_TRIALS if values[name] is not None},
         )
     outcome = "none" if comparison.proof is None else comparison.proof.outcome
     return 0 if outcome in _PROVEN else _UNDECIDED
@@ -159,7 +163,7 @@ def _proven(
     *,
     budget_s: float,
     chosen: Comparison | None = None,
-    quiet_gate: bool | None = None,
+    again: Mapping[str, Any] = MappingProxyType({}),
 ) -> RunComparison:
     """Look for the cause of a difference, show the report with it, and return the results."""
     from envcompare.cli.conclusion import conclude, show_summary
@@ -168,7 +172,7 @@ def _proven(
 
     display.say("looking for the cause")
     try:
-        proof = prove(folder, display, budget_s=budget_s, chosen=chosen, quiet_gate=quiet_gate)
+        proof = prove(folder, display, budget_s=budget_s, chosen=chosen, again=again)
         if proof is not None:
             folder.write_json(PROOF, proof)
     except InterruptedRunError as error:

@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
-from typing import Final, NoReturn
+from types import FrameType, MappingProxyType
+from typing import Any, Final, NoReturn
 
 from msgspec.structs import replace
 
@@ -37,7 +37,7 @@ from envcompare.environments.line import (
 from envcompare.environments.oci import remove_labelled
 from envcompare.errors import ConfigError, EnvcompareError, InterruptedRunError
 from envcompare.proof import Measured, Search
-from envcompare.proof.imagefiles import FilesOfImages, ImageFiles
+from envcompare.proof.imagefiles import CONFINED, FilesOfImages, ImageFiles
 from envcompare.proof.levers import (
     Change,
     changes,
@@ -131,12 +131,12 @@ def prove(
     *,
     budget_s: float,
     chosen: Comparison | None = None,
-    quiet_gate: bool | None = None,
+    again: Mapping[str, Any] = MappingProxyType({}),
 ) -> Proof | None:
     """Look for the cause of a difference, by default the first decided one; None without any.
 
-    Trials are runs below the run's folder, with its settings. Raises InterruptedRunError on
-    SIGINT, SIGTERM and SIGHUP.
+    Trials are runs below the run's folder, with its settings and `again`. Raises
+    InterruptedRunError on SIGINT, SIGTERM and SIGHUP.
     """
     whole = compare_run(folder)
     decided = chosen or next((one for one in whole.compared if one.outcome in MOVED), None)
@@ -152,9 +152,7 @@ def prove(
     call = engine_call(slow)
     manual = _manual(call)
     is_typed = _is_line(whole, decided)
-    base = _of_one_cell(settings_of(folder), decided, is_typed=is_typed)
-    if quiet_gate is not None:
-        base = replace(base, quiet_gate=quiet_gate)
+    base = replace(_of_one_cell(settings_of(folder), decided, is_typed=is_typed), **again)
 
     here = Path(_folder_of(base))
 
@@ -347,7 +345,7 @@ def _image_files(
     The lines are calls of one engine, or name a SIF each, in the folder `here`.
     """
     fast, slow = (engine_call(line) for line in lines)
-    with _temporary("images-", place) as folder:
+    with _temporary("images-", place, others="../../*/trials/") as folder:
         if fast is None and slow is None:
             try:
                 yield _sif_files(lines, here, Path(folder))
@@ -403,19 +401,20 @@ def _byte_code_folder(call: EngineCall | None, manual: str) -> Iterator[str]:
                 shutil.rmtree(cache)
             if call is not None and cache.exists():  # another user's, such as root's in a container
                 image = call.words[given_options(call.words, manual)[1]]
-                volume = ("--volume", f"{parent}:/d", "--entrypoint", "rm", "--user", "0", image)
-                words = (*call.client, "run", "--rm", *volume, "-rf", "/d/cache")
+                # what is in it: the image's `rm` shall not reach the folder above
+                volume = ("--volume", f"{cache}:/d", "--entrypoint", "rm", "--user", "0", image)
+                words = (*call.client, "run", "--rm", *CONFINED, *volume, "-rf", "/d")
                 with suppress(EnvcompareError):
                     run(LOCAL, Command(argv=words), timeout_s=_ANSWER_S)
 
 
 @contextmanager
-def _temporary(prefix: str, place: Path) -> Iterator[str]:
-    """Give a folder in a place; remove those that killed processes left there.
+def _temporary(prefix: str, place: Path, *, others: str = "") -> Iterator[str]:
+    """Give a folder in a place; remove those that killed processes left there or in `others`.
 
     It is locked (flock) where the file system can do that.
     """
-    for left in place.glob(f"{prefix}*"):
+    for left in place.glob(f"{others}{prefix}*"):
         with suppress(OSError):
             lock = _locked(left)
             try:

@@ -20,7 +20,7 @@ from envcompare.proof.imagefiles import ENTRYPOINT, FILES, FilesOfImages, divide
 from envcompare.proof.levers import PLACEBO, SOFTWARE, Change, Edit, edited
 from envcompare.run_folder.records import FingerprintValue, Proof, ProofShare, Trial
 from envcompare.stats.shares import Share, Unit, excess_of_share, gap, share_closed
-from envcompare.text import masked, visible
+from envcompare.text import masked, visible_line
 
 Outcome = Literal["cause", "contributes", "not-proven", "none"]
 Group = Sequence[Change]
@@ -313,7 +313,10 @@ class Search:
             what=masked("; ".join(one.what for one in changed)),
             line=masked(measured.lines.get(name, "")),
             files=tuple(
-                visible(path) for one in changed for path in one.edit.files if path != ENTRYPOINT
+                visible_line(path)
+                for one in changed
+                for path in one.edit.files
+                if path != ENTRYPOINT
             )[:_MOST_FILES],
             share=_kept(share),
             failed=masked(failed),

@@ -25,7 +25,7 @@ from envcompare.environments.oci import RUN_LABEL
 from envcompare.errors import CommandTimeoutError, StackError
 from envcompare.proof.levers import START, Change, Edit
 from envcompare.stack.image import HELD_LABEL
-from envcompare.text import Command, shortened, visible
+from envcompare.text import Command, shortened, visible, visible_line
 from envcompare.transport import CONTENT_S, LOCAL, run
 
 FILES: Final = "image.files"
@@ -42,8 +42,16 @@ ENTRYPOINT: Final = "/ENTRYPOINT/"
 _OF_ENGINE: Final = re.compile(
     r"(?:proc|sys|dev|\.dockerenv|run/\.containerenv|etc/(?:hosts|hostname|resolv\.conf|mtab))(?:/|$)"
 )
+_CHANGED_BY_ENGINES: Final = {"/dev", "/etc", "/proc", "/run", "/sys"}
+# Options of `run` for a program of an image that changes files, and needs nothing else.
+CONFINED: Final = (
+    *("--network", "none", "--security-opt", "no-new-privileges"),
+    *("--cap-drop", "ALL", "--cap-add", "DAC_OVERRIDE", "--cap-add", "FOWNER"),
+)
 # Settings of an image besides its variables, which are changed one by one.
 _SETTINGS: Final = ("Entrypoint", "Cmd", "Volumes", "User", "WorkingDir", "Healthcheck")
+_EXPANDED: Final = re.compile(r"[$*?\[\\]")  # by COPY
+_USER: Final = re.compile(r"[\w.:-]*")
 _STEM: Final = re.compile(r"\.?[^.-]*")
 # Byte code holds the time of its source, so that both are copied together (importlib, PEP 552).
 _BYTE_CODE: Final = re.compile(r"__pycache__/([^/.]+)\.[^/]+\.pyc$")
@@ -147,7 +155,7 @@ class ImageFiles:
         until_s = time.monotonic() + limit_s
         try:
             self.paths = self._read(until_s)
-        except (OSError, tarfile.TarError) as error:
+        except (OSError, ValueError, tarfile.TarError) as error:
             if time.monotonic() >= until_s:
                 raise CommandTimeoutError("reading the images takes too long") from error
             raise StackError("the images cannot be compared", details=str(error)) from error
@@ -187,7 +195,12 @@ class ImageFiles:
         """Return the settings of the slow line's image, and of the fast one's."""
         if not self._settings:
             words = ("image", "inspect", "--format", "{{json .Config}}", self.slow, self.fast)
-            self._settings = [json.loads(each) for each in self._ask(*words).splitlines()]
+            # `splitlines` would also split a label
+            answers = [each for each in self._ask(*words).split("\n") if each]
+            settings: list[dict[str, Any]] = [json.loads(each) for each in answers]
+            if not all(_USER.fullmatch(each.get("User") or "") for each in settings):
+                raise StackError("the user of an image is not a name")
+            self._settings = settings
         return self._settings
 
     def differ_in_files_alone(self) -> bool:
@@ -231,10 +244,10 @@ class ImageFiles:
 
     def _copying(self, paths: Sequence[str]) -> str:
         """Return the instructions that copy paths, or of many what to copy."""
-        if len(paths) > _MOST_NAMED:
+        if len(paths) > _MOST_NAMED or _EXPANDED.search("".join(paths)):
             return f"copy {named_of(paths)} from {visible(self.fast)}"
         each = (f"COPY --from={self.fast} {json.dumps([path, path])}" for path in paths)
-        return visible("; ".join(each))
+        return visible_line("; ".join(each))
 
     def forget(self) -> None:
         """Keep the images to the end: they share their layers."""
@@ -248,6 +261,7 @@ class ImageFiles:
         with self._container(*self._removing(removed)) as container:
             if removed:
                 self._ask("start", "--attach", container, limit_s=limit_s)
+                self._require_removal(container, removed)
             if names:
                 copied = ("cp", *KEEP_OWNERS.get(self.client[-1], ()), "-", f"{container}:/")
                 self._ask(*copied, limit_s=limit_s, feed=partial(self._pack, names))
@@ -270,7 +284,16 @@ class ImageFiles:
         if not paths:
             return (self.slow, *["true"] * (not self._entrypoint))
         start = ("--entrypoint", "rm", self.slow) if self._entrypoint else (self.slow, "rm")
-        return ("--user", "0", *start, "-rf", "--", *paths)
+        return (*CONFINED, "--user", "0", *start, "-rf", "--", *paths)
+
+    def _require_removal(self, container: str, paths: Collection[str]) -> None:
+        """Raise StackError if a container has changed more: its `rm` is that of the image."""
+        above = {parent for path in paths for parent in _above(path)} | _CHANGED_BY_ENGINES
+        for line in self._ask("diff", container).splitlines():
+            kind, _, path = line.partition(" ")
+            is_removed = kind == "D" and not {path, *_above(path)}.isdisjoint(paths)
+            if not (is_removed or (kind == "C" and path in above)):
+                raise StackError(f"rm in {self.slow} does more than remove", details=line)
 
     @property
     def _entrypoint(self) -> list[str]:
@@ -356,7 +379,7 @@ class ImageFiles:
                         if not (is_root or _OF_ENGINE.match(member.name.strip("/"))):
                             yield member, archive
                 code = process.wait(_ANSWER_S)
-            except tarfile.TarError as error:
+            except (ValueError, tarfile.TarError) as error:  # a name that cannot be decoded
                 code, broken = 1, str(error)
             else:
                 broken = "the engine ended early"
@@ -486,14 +509,14 @@ def _leaving_out(paths: Sequence[str]) -> str:
     """Return the instruction that removes paths, or of many what to remove."""
     if len(paths) > _MOST_NAMED:
         return f"remove {named_of(paths)}"
-    return visible(f"RUN {shlex.join(['rm', '-r', *paths])}")
+    return visible_line(f"RUN {shlex.join(['rm', '-r', *paths])}")
 
 
 def named_of(paths: Sequence[str]) -> str:
     """Return the paths, or of many the folder that holds them."""
     if len(paths) <= _MOST_NAMED:
-        return visible(" ".join(paths))
-    return visible(f"{os.path.commonpath(paths)} ({len(paths)} files)")
+        return visible_line(" ".join(paths))
+    return visible_line(f"{os.path.commonpath(paths)} ({len(paths)} files)")
 
 
 def _shown(value: object) -> str:

@@ -19,6 +19,9 @@ import pytest
 from lab import ROOT, Lab, docker_client, need
 from runs import BASE, Done, run_folder
 
+from envcompare.errors import StackError
+from envcompare.proof.imagefiles import ImageFiles
+
 PROFILE = "import sys; sys.setprofile(lambda *_: None)"
 PROFILED = "envcompare-test-profiled"
 EXPORTING = "envcompare-test-exporting"
@@ -353,6 +356,27 @@ class TestInContainers:
         left = subprocess.run(images, capture_output=True, text=True, check=True).stdout
         assert left == ""
         assert containers(done.folder.name) == []
+
+    @pytest.mark.nightly
+    def test_image_whose_programs_do_more_is_refused(self, tmp_path: Path) -> None:
+        """Files are removed by the `rm` of the image, without rights that it does not need."""
+        hostile = "envcompare-test-hostile"
+        script = "#!/bin/sh\ncat /proc/self/status >/found\nexec /usr/bin/unlink /usr/x\n"
+        (tmp_path / "rm").write_text(script)
+        (tmp_path / "rm").chmod(0o755)
+        text = f"FROM {BASE}\nCOPY rm /usr/bin/rm\nRUN touch /usr/x\nLABEL a='x\u0085y'\n"
+        (tmp_path / "Dockerfile").write_text(text)
+        build = ("docker", "build", "--quiet", f"--tag={hostile}", str(tmp_path))
+        env = {**os.environ, "DOCKER_BUILDKIT": "0"}
+        subprocess.run(build, check=True, capture_output=True, env=env)
+        files = ImageFiles(
+            client=("docker",), fast=BASE, slow=hostile, run_id="hostile", folder=tmp_path
+        )
+        assert set(files.read(limit_s=60)) >= {"/usr/bin/rm", "/usr/x"}
+        with pytest.raises(StackError, match="does more than remove"):
+            files.image_with(["/usr/x"], limit_s=60)
+        made = files.image_with(["/usr/bin/rm"], limit_s=60)
+        subprocess.run(("docker", "rmi", made, hostile), check=True, capture_output=True)
 
     @pytest.mark.nightly
     def test_variable_that_an_entrypoint_sets_is_found(self, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import time
 from datetime import datetime
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from harness.facts.cgroups import group_of, limit_hits, read_text, throttled_ns
+from harness.facts.cgroups import group_of, limit_hits, opened, read_text, throttled_ns
 from harness.facts.confinement import scheduling
 from harness.facts.libraries import UNREADABLE, library_facts, mapped_libraries, short_hash
 from harness.facts.otherprocess import OF_THE_READER, process_facts, python_facts
@@ -177,7 +177,7 @@ class Watch(threading.Thread):
         for path in paths:
             if path not in self._open and len(self._open) < _MOST_FILES:
                 with contextlib.suppress(OSError):
-                    self._open[path] = os.open(f"/proc/{pid}/root{path}", os.O_RDONLY)
+                    self._open[path] = opened(f"/proc/{pid}/root{path}")
 
 
 def _since_ms(began_s: float, text: str) -> Optional[int]:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.facts.cgroups import Cgroup, cpu_quota, group_of, throttled_ns, throttled_periods
+from harness.facts.cgroups import (
+    Cgroup,
+    cpu_quota,
+    group_of,
+    read_text,
+    throttled_ns,
+    throttled_periods,
+    within,
+)
+from harness.facts.libraries import UNREADABLE, short_hash
 
 
 def group(folder: Path, version: int, **files: str) -> Cgroup:
@@ -92,3 +102,24 @@ def test_group_of_is_found_on_this_machine() -> None:
     found = group_of("memory")
     assert all(Path(folder).is_dir() for folder in found.folders)
     assert list(found.folders) == sorted(found.folders, key=len, reverse=True)
+
+
+def test_files_of_a_container_are_read_within_bounds(tmp_path: Path) -> None:
+    """A path there may lead to a device or a pipe, which never end, or out of the container."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    for name in ("pipe", "endless"):
+        assert read_text(str(tmp_path / name)) is None
+        assert short_hash(str(tmp_path / name)) == UNREADABLE
+    root = tmp_path / "root"
+    (root / "etc").mkdir(parents=True)
+    (root / "run").mkdir()
+    (root / "run/own").write_text("inside")
+    (tmp_path / "own").write_text("outside")
+    for name, target in (("a", "/run/own"), ("b", "../../../run/own"), ("c", "a"), ("d", "d")):
+        (root / "etc" / name).symlink_to(target)
+    for name in "abc":
+        assert read_text(within(str(root), f"/etc/{name}")) == "inside"
+    with pytest.raises(OSError, match="symbolic links"):
+        within(str(root), "/etc/d")
+    assert within(str(root), "/etc/../../x") == f"{root}/x"

@@ -2,22 +2,69 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
+from functools import partial
+from itertools import islice
 from typing import NamedTuple, Sequence
 
 # The inode of the first cgroup namespace, fixed in the kernel (include/linux/proc_ns.h).
 FIRST_NAMESPACE = "cgroup:[4026531835]"
 # Version 1 writes "no limit" as the largest multiple of a page.
 NO_LIMIT_BYTES = 1 << 62
+CHUNK = 1 << 16  # characters
+MOST_CHUNKS = 256
+MOST_LINKS = 40  # as in the kernel
+
+
+def opened(path: str) -> int:
+    """Return a descriptor to read a regular file.
+
+    Raises OSError for others: in a container, a path may lead to a pipe or a device, which never
+    end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return descriptor
 
 
 def read_text(path: str) -> str | None:
     """Return the stripped content of a small file, or None if it cannot be read."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
+        with open(opened(path), encoding="utf-8", errors="replace") as file:
+            parts = iter(partial(file.read, CHUNK), "")  # sysctl refuses a large read
+            return "".join(islice(parts, MOST_CHUNKS)).strip()
     except OSError:
         return None
+
+
+def within(root: str, path: str) -> str:
+    """Return where a path leads below a root, where its links are those of processes there.
+
+    Raises OSError for links that lead to themselves (path_resolution(7)).
+    """
+    here, links = "", 0
+    parts = path.split("/")[::-1]
+    while parts:
+        part = parts.pop()
+        if part == "..":
+            here = here.rpartition("/")[0]
+        if part in ("", ".", ".."):
+            continue
+        try:
+            target = os.readlink(f"{root}{here}/{part}")
+        except OSError:  # no link
+            here = f"{here}/{part}"
+            continue
+        links += 1
+        if links > MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        here = "" if target.startswith("/") else here
+        parts += target.split("/")[::-1]
+    return root + here
 
 
 class Cgroup(NamedTuple):

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Callable, Collection, Iterable, Mapping, Optional
 
 from harness.attempts import attempt
+from harness.facts.cgroups import opened
 
 CHUNK_BYTES = 1 << 20
 WHOLE_UP_TO_BYTES = 8 << 20
@@ -36,8 +37,8 @@ def content_hash(path: str, *, sampled: bool = True) -> str:
     take seconds for the libraries of PyTorch.
     """
     digest = hashlib.sha256()
-    size = os.path.getsize(path)
-    with open(path, "rb") as file:
+    with open(opened(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
         if sampled and size > WHOLE_UP_TO_BYTES:
             digest.update(str(size).encode() + file.read(CHUNK_BYTES))
             file.seek(-CHUNK_BYTES, os.SEEK_END)

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from harness.attempts import attempt, text_hash
-from harness.facts.cgroups import read_text
+from harness.facts.cgroups import read_text, within
 
 _CPUS = "/sys/devices/system/cpu"
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage"
@@ -33,7 +33,7 @@ def _kernel() -> dict[str, Any]:
 
 def os_release(root: str = "") -> str | None:
     """Return the name of the distribution whose files are below a root."""
-    for line in (read_text(f"{root}/etc/os-release") or "").splitlines():
+    for line in (read_text(within(root, "/etc/os-release")) or "").splitlines():
         name, _, value = line.partition("=")
         if name == "PRETTY_NAME":
             return value.strip("\"'")

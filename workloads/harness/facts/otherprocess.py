@@ -9,7 +9,7 @@ from itertools import chain, islice
 from typing import Any, Dict, Iterable, Iterator, List
 
 from harness.attempts import attempt
-from harness.facts.cgroups import limits, read_text
+from harness.facts.cgroups import limits, read_text, within
 from harness.facts.confinement import interfaces, mount_of, rights, scheduling, soft_limits
 from harness.facts.libraries import library_facts, mapped_libraries, short_hash
 from harness.facts.machine import os_release, shared_memory_bytes
@@ -70,8 +70,9 @@ def python_facts(pid: int) -> Dict[str, Any]:
 
 def _resolvers(root: str) -> str:
     """Return the name servers that programs ask, in this order, and how (resolv.conf(5))."""
-    with open(f"{root}/etc/resolv.conf", encoding="utf-8", errors="replace") as file:
-        text = file.read()
+    text = read_text(within(root, "/etc/resolv.conf"))
+    if text is None:
+        raise FileNotFoundError("resolv.conf")
     servers = ", ".join(re.findall(r"^\s*nameserver\s+(\S+)", text, re.MULTILINE)) or "none"
     options = " ".join(re.findall(r"^\s*options\s+(.*\S)", text, re.MULTILINE))
     return f"{servers} ({options})" if options else servers
@@ -81,9 +82,10 @@ def _is_writable(root: str, home: str, process: str) -> bool:
     """Return whether a process may write to its home, as its owner, its group or anyone."""
     status = read_text(f"/proc/{process}/status") or ""
     uid, gid = (int(one) for one in re.findall(r"^[UG]id:\s+\d+\s+(\d+)", status, re.MULTILINE))
-    found = os.stat(root + home)
+    home = within(root, home)
+    found = os.stat(home)
     mine = (found.st_uid == uid) * 0o200 | (found.st_gid == gid) * 0o020 | 0o002
-    is_read_only = os.statvfs(root + home).f_flag & os.ST_RDONLY
+    is_read_only = os.statvfs(home).f_flag & os.ST_RDONLY
     return not is_read_only and (uid == 0 or bool(found.st_mode & mine))
 
 
@@ -136,12 +138,9 @@ def _own_paths(root: str, given: Dict[str, str]) -> List[str]:
 def _start_files(folders: Iterable[str], root: str) -> Iterator[str]:
     """Yield the files in these folders that Python runs as it starts, with their hashes."""
     for folder in dict.fromkeys(folders):
-        names = attempt(partial(os.listdir, folder)) or []
+        names = attempt(partial(os.listdir, within(root, folder[len(root) :]))) or []
         for name in names:
-            path = os.path.join(folder, name)
-            if os.path.islink(path):  # an absolute one leads from the root of the process
-                target = os.path.join(folder[len(root) :], os.readlink(path))
-                path = root + os.path.normpath(target)
+            path = within(root, os.path.join(folder[len(root) :], name))
             if name in _CUSTOM or (
                 name.endswith(".pth") and _IMPORTS.search(read_text(path) or "")
             ):
@@ -157,7 +156,7 @@ def _prefixes(folder: str, root: str, given: Dict[str, str], base: str) -> Itera
         program = os.path.normpath(os.path.join(path, name))
         if os.path.lexists(root + program):
             prefix = os.path.dirname(os.path.dirname(program))
-            settings = read_text(f"{root}{prefix}/pyvenv.cfg")
+            settings = read_text(within(root, f"{prefix}/pyvenv.cfg"))
             if settings is not None:
                 yield prefix
                 if not _SHOWS_SYSTEM.search(settings):
