@@ -31,6 +31,8 @@ _NETWORKS = {"default": "bridge"}  # two names of one network
 _OWN_KERNELS = ("runsc", "kata")
 _NO_ANSWER = (OSError, ValueError, KeyError, IndexError, subprocess.SubprocessError)
 _MOST_FILES = 512  # of a line, kept open until they are hashed
+# Of file systems in user space, as for a SIF: they use CPU time for the line, and outlive it.
+_SERVERS = ("squashfuse_ll", "squashfuse", "fuse-overlayfs", "fuse2fs")
 
 
 class Watch(threading.Thread):
@@ -46,6 +48,7 @@ class Watch(threading.Thread):
         self._container = container
         self._is_line = is_line
         self._open: Dict[str, int] = {}  # files of a line, by the path that it sees
+        self._from_here: set[str] = set()  # those of processes outside of a container
         self._begins = threading.Event()
         self._ends = threading.Event()
         self._libraries: set[str] = set()
@@ -55,6 +58,7 @@ class Watch(threading.Thread):
         self._busiest: dict[str, Any] = {}
         self._described = (0, "")  # the process of `_busiest`, and its program
         self._most_ticks = 0
+        self._order: Dict[int, int] = {}  # of processes, as they were first seen
         self._alive: List[Tuple[int, int, str]] = []  # of a line: ticks, process, program
         self._most_threads = 0
         self._cpu_group = group_of("cpu")
@@ -143,6 +147,7 @@ class Watch(threading.Thread):
             self._libraries.update(libraries)
             ticks = _ticks(pid)
             if self._is_line:
+                self._order.setdefault(pid, len(self._order))
                 self._alive.append((ticks, pid, program))
             elif ticks > self._most_ticks:
                 affinity = {"cpu.affinity": sorted(os.sched_getaffinity(pid))}
@@ -154,11 +159,17 @@ class Watch(threading.Thread):
     def _describe_line(self) -> None:
         """Record what confines the busiest process of a line that still lives.
 
-        What only prepares the work, such as an entrypoint, has ended when the work runs.
+        What only prepares the work, such as an entrypoint, has ended when the work runs; what has
+        started the work, or serves its files, outlives it.
         """
-        if not self._alive:
+        workers = [each for each in self._alive if os.path.basename(each[2]) not in _SERVERS]
+        if not workers:
             return
-        _, pid, program = max(self._alive)
+        _, pid, program = max(workers)
+        described = self._described[0]
+        has_ended = described not in (each[1] for each in workers)
+        if described and has_ended and self._order[pid] < self._order[described]:
+            return
         with contextlib.suppress(OSError):  # gone meanwhile
             if (pid, program) != self._described:
                 facts = process_facts(pid)
@@ -166,6 +177,10 @@ class Watch(threading.Thread):
                     return
                 self._busiest, self._described = facts, (pid, program)
                 self._busiest.update(python_facts(pid))  # slow, and not so important
+                if self._container is None and _is_inside(pid):
+                    # with the process goes its file system, also from what is open
+                    for descriptor in self._open.values():
+                        short_hash(f"/proc/self/fd/{descriptor}")
             # libraries may change these two while it runs
             self._busiest["cpu.affinity"] = sorted(os.sched_getaffinity(pid))
             self._busiest["process.major_faults"] = _major_faults(pid)
@@ -173,11 +188,22 @@ class Watch(threading.Thread):
             self._busiest["cgroup.memory_limit_hits"] = hits
 
     def _keep_open(self, pid: int, paths: List[str]) -> None:
-        """Open files of a line, whose paths mean nothing outside its mount namespace."""
+        """Open files of a line, whose paths mean nothing outside its mount namespace.
+
+        Those of a container come before those of what starts it, at the same path.
+        """
+        is_inside = _is_inside(pid)
         for path in paths:
-            if path not in self._open and len(self._open) < _MOST_FILES:
+            is_new = path not in self._open or (is_inside and path in self._from_here)
+            if is_new and len(self._open) < _MOST_FILES:
                 with contextlib.suppress(OSError):
                     self._open[path] = opened(f"/proc/{pid}/root{path}")
+                    (self._from_here.discard if is_inside else self._from_here.add)(path)
+
+
+def _is_inside(pid: int) -> bool:
+    """Return whether a process has other mounts than this one."""
+    return os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt")
 
 
 def _since_ms(began_s: float, text: str) -> Optional[int]:

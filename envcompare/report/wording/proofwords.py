@@ -57,8 +57,8 @@ def _result(proof: Proof) -> str:
         )
     what = _HEADS[proof.outcome] + shortened(confirmed.what, most=_MOST_OF_CHANGE)
     if confirmed.share is None:
-        again = "" if confirmed.failed else f" {_again(proof)}"
-        return f"{what}. It has no share: {confirmed.failed or 'too few rounds'}.{again}"
+        why = confirmed.failed or "too few rounds"
+        return f"{what}. What it closes is not known: {why}. {_again(proof)}"
     text = f"{what}. In fresh rounds it closes {share_text(confirmed.share)} of the difference"
     if proof.placebo is not None:
         text += f"; a change without effect closes {share_text(proof.placebo)}"

@@ -408,3 +408,19 @@ def test_the_family_of_a_processor_is_what_the_kernel_numbers(
 ) -> None:
     """On x86 and on ARM; others have no such numbers."""
     assert cpu_family(fields) == told
+
+
+def test_line_is_described_by_its_work_and_not_by_what_has_started_it() -> None:
+    """The starter outlives the work, as those of Apptainer do."""
+    work = "import time; end = time.time() + 0.8\nwhile time.time() < end: pass"
+    start = (
+        "import os, subprocess, sys, time\n"
+        f"subprocess.run([sys.executable, '-c', {work!r}], "
+        "env={**os.environ, 'OMP_NUM_THREADS': '3'})\n"
+        "time.sleep(0.6)"
+    )
+    watch = Watch(is_line=True)
+    watch.start()
+    with subprocess.Popen([sys.executable, "-c", start]) as starter:
+        watch.begin(starter.pid)
+    assert watch.facts()["threads.omp"] == 3
