@@ -396,7 +396,7 @@ def test_line_that_cannot_be_run_is_named() -> None:
     )
     proof = search.prove([change], arm="b", slow_arm="b")
     assert proof.outcome == "not-proven"
-    assert "It has no share: exit code 125" in " ".join(proof_texts(proof))
+    assert "What it closes is not known: exit code 125" in " ".join(proof_texts(proof))
 
 
 def test_placebo_that_closes_much_leaves_the_cause_open() -> None:
