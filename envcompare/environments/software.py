@@ -93,7 +93,7 @@ def prove(
         progress.say(f"what is installed in {name} cannot be hashed, so it is not proven: {error}")
         return replace(prepared, identity=(*prepared.identity, (UNPROVEN, str(error))))
     if not tree.files:
-        progress.say(f"no packages are installed in {name}")
+        progress.say(f"no Python packages were found in {name}")
     facts = ((TREE, tree.sha256), (FILES, str(tree.files)))
     parts = tuple(f"{part} {digest}" for part, digest in tree.parts.items())
     # a known hash identifies the content

@@ -230,9 +230,11 @@ def _same_variable(pair: FingerprintPair, key: str) -> str:
     if key in _STABILISED:
         return f"`{_command(pair, '--stabilise')}` sets {name} in every arm"
     same = f"set {name} to the same value in every arm"
-    named = [arm for arm in pair.context.arms or () if arm.reference]
-    if named and (text := _against_usual_software(pair)):
+    arms = pair.context.arms or ()
+    if any(arm.reference for arm in arms) and (text := _against_usual_software(pair)):
         return f"{same}; {text}"
+    if arms and all(arm.stack == "image" for arm in arms):
+        return f"{same}: `ENV {name}=VALUE` in the images"
     return f"{same}: `export {name}=VALUE` in the login of vm, `ENV {name}=VALUE` in the image"
 
 

@@ -67,7 +67,7 @@ from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings, look
 from envcompare.stats.typical import Spread, is_look, restarts_before_a_look
 from envcompare.stats.verdicts import least_steps
-from envcompare.text import CommandResult, first_few, masked
+from envcompare.text import CommandResult, counted, first_few, masked
 
 # A worker that merely died is launched once more, in the next restart; one that died with its
 # engine more often, since that says nothing of the arm.
@@ -697,4 +697,4 @@ def _strangers(seen: _GpusSeen | None, uuid: str) -> str:
 
 def _reading_text(worst: Reading) -> str:
     pressure = "" if worst.pressure is None else f"CPU pressure {worst.pressure:.0f} %, "
-    return f"{pressure}{worst.load:.0f} other tasks for {worst.cpus} CPUs"
+    return f"{pressure}{counted(round(worst.load), 'other task')} for {worst.cpus} CPUs"

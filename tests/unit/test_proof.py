@@ -269,7 +269,7 @@ def test_an_image_without_packages_is_proven_to_have_none(venvs: tuple[Path, Pat
     told: list[str] = []
     prepared = [Prepared(interpreter=str(one.parents[2] / "bin" / "python")) for one in venvs]
     proven = proved(prepared[0], told.append)
-    assert told == ["no packages are installed in vm"]
+    assert told == ["no Python packages were found in vm"]
     assert dict(proven.facts)[FILES] == "0"
     assert UNPROVEN not in dict(proven.identity)
     assert dict(proven.facts)[TREE] != dict(proved(prepared[1]).facts)[TREE]

@@ -320,7 +320,7 @@ def _percent(item: str, state: GateState, amount: str) -> float:
 
 def _refused(item: str, details: str) -> ConfigError:
     brief = f"--fail-on {item} is not a gate" if item else "--fail-on names no gate"
-    return ConfigError(brief, details=details, hint="for example --fail-on slower:2%")
+    return ConfigError(brief, details=details, hint="for example --fail-on unproven:2%,failed")
 
 
 def claims_of_run(run: RunComparison) -> tuple[Claim, ...]:
