@@ -31,8 +31,11 @@ _NETWORKS = {"default": "bridge"}  # two names of one network
 _OWN_KERNELS = ("runsc", "kata")
 _NO_ANSWER = (OSError, ValueError, KeyError, IndexError, subprocess.SubprocessError)
 _MOST_FILES = 512  # of a line, kept open until they are hashed
-# Of file systems in user space, as for a SIF: they use CPU time for the line, and outlive it.
-_SERVERS = ("squashfuse_ll", "squashfuse", "fuse-overlayfs", "fuse2fs")
+# What starts a SIF and serves its files uses CPU time and threads for a line, and outlives it.
+_NO_WORK = (
+    *("squashfuse_ll", "squashfuse", "fuse-overlayfs", "fuse2fs"),
+    *("apptainer", "singularity", "starter", "starter-suid"),
+)
 
 
 class Watch(threading.Thread):
@@ -153,7 +156,8 @@ class Watch(threading.Thread):
                 affinity = {"cpu.affinity": sorted(os.sched_getaffinity(pid))}
                 self._busiest = {**scheduling(str(pid)), **affinity}
                 self._most_ticks = ticks
-            return len(os.listdir(f"/proc/{pid}/task"))
+            is_work = os.path.basename(program) not in _NO_WORK
+            return len(os.listdir(f"/proc/{pid}/task")) if is_work else 0
         return 0
 
     def _describe_line(self) -> None:
@@ -162,7 +166,7 @@ class Watch(threading.Thread):
         What only prepares the work, such as an entrypoint, has ended when the work runs; what has
         started the work, or serves its files, outlives it.
         """
-        workers = [each for each in self._alive if os.path.basename(each[2]) not in _SERVERS]
+        workers = [each for each in self._alive if os.path.basename(each[2]) not in _NO_WORK]
         if not workers:
             return
         _, pid, program = max(workers)
