@@ -19,7 +19,8 @@ import click
 from click.shell_completion import get_completion_class
 
 from envcompare.cli.options import command_name
-from envcompare.config.settings import Settings, WorkloadTable, settings_toml
+from envcompare.config import known_keys
+from envcompare.config.settings import AllocationTable, Settings, WorkloadTable, settings_toml
 from envcompare.console import Display, print_lines
 from envcompare.environments.registry import all_traits
 from envcompare.errors import CommandTimeoutError, ConfigError, RunFolderError
@@ -31,7 +32,20 @@ _PROGRAMS: Final = ("train.py", "main.py", "run.py", "bench.py", "benchmark.py",
 _VENVS: Final = (".venv", "venv", "env")
 _MAIN: Final = re.compile(r"^if __name__ == ['\"]__main__['\"]:", re.MULTILINE)
 _TAG: Final = re.compile(r"[^a-z0-9._-]+")
-_SBATCH: Final = re.compile(r"^#SBATCH\s+--(partition|gres|time|nodes)[= ](\S+)", re.MULTILINE)
+_SBATCH: Final = re.compile(
+    r"^#SBATCH\s+(?:--(?P<name>[\w-]+)[= ]|-(?P<letter>\w)[= ]?)\s*(?P<value>\S+)", re.MULTILINE
+)
+_LETTERS: Final = {
+    "p": "partition",
+    "A": "account",
+    "t": "time",
+    "N": "nodes",
+    "q": "qos",
+    "C": "constraint",
+    "c": "cpus-per-task",
+}
+_NAMES: Final = {"cpus-per-task": "cpus", "mem": "mem-gb", "gpus": "gres", "gpus-per-node": "gres"}
+_USUAL_TIME: Final = "01:00:00"  # if the script has no limit
 _USUAL_IMAGE: Final = "python:3-slim"
 _SCRIPTS: Final = frozenset({".sh", ".sbatch", ".slurm"})
 _READ_BYTES: Final = 1 << 20
@@ -214,12 +228,28 @@ def _allocation(folder: Path, arms: list[str]) -> list[str]:
     if len(arms) == 1:
         return []
     for path in sorted(folder.iterdir()):
-        given = dict(_SBATCH.findall(_text(path))) if path.suffix in _SCRIPTS else {}
+        given = _asked(_text(path)) if path.suffix in _SCRIPTS else {}
         if given:
             asked = ",".join(f"{key}={value}" for key, value in given.items())
             command = f"#   envcompare run --envs {','.join(arms)} --allocation slurm:{asked}"
             return [f"# On a node, as {path.name} asks:", command]
     return []
+
+
+def _asked(script: str) -> dict[str, str]:
+    """Return what a Slurm script asks for, as keys of --allocation; empty for another script."""
+    known = known_keys(AllocationTable)
+    given: dict[str, str] = {}
+    for line in _SBATCH.finditer(script):
+        option = line["name"] or _LETTERS.get(line["letter"], "")
+        name, value = _NAMES.get(option, option), line["value"]
+        if option.startswith("gpus"):
+            value = f"gpu:{value}"
+        elif option == "mem":
+            value = value.removesuffix("G")  # in other units it is left out
+        if name in known and (option != "mem" or value.isdecimal()):
+            given[name] = value
+    return given | {"time": given.get("time", _USUAL_TIME)} if given else {}
 
 
 def _lines(ways: list[Suggestion]) -> list[str]:

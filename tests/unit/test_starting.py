@@ -10,7 +10,8 @@ from commandline import envcompare
 
 from envcompare.cli.options import read_settings
 from envcompare.cli.planning import usable_defaults
-from envcompare.cli.starting import FILE
+from envcompare.cli.starting import FILE, _asked
+from envcompare.config.scheduling import _parsed
 from envcompare.config.settings import Settings
 
 SLURM = "#!/bin/sh\n#SBATCH --partition=gpu\n#SBATCH --gres gpu:a100:1\n#SBATCH --mem=4G\nsrun x\n"
@@ -36,7 +37,8 @@ def test_folder_with_a_dockerfile_gets_a_file_and_lines(
     text = (folder / FILE).read_text()
     assert "#   docker build --tag my-app:test --file Dockerfile ." in text
     on_a_node = "#   envcompare run --envs plain=vm,sif=singularity:my.sif --allocation slurm:"
-    assert f"{on_a_node}partition=gpu,gres=gpu:a100:1\n" in text
+    asked = "partition=gpu,gres=gpu:a100:1,mem-gb=4,time=01:00:00"
+    assert f"{on_a_node}{asked}\n" in text
     settings = read_settings(folder / FILE)
     arms = ("plain=vm", "image=docker:my-app:test", "sif=singularity:my.sif")
     assert settings.envs == arms
@@ -54,6 +56,22 @@ def test_folder_with_a_dockerfile_gets_a_file_and_lines(
     assert again.returncode == 2
     assert "envcompare.toml exists already" in again.stderr
     assert (folder / FILE).read_text() == text
+
+
+def test_allocation_asks_for_what_the_slurm_script_asks_for() -> None:
+    """With long or short options; a job always has a time limit."""
+    script = (
+        "#!/bin/sh\n#SBATCH -p gpu\n#SBATCH -A ours\n#SBATCH -t 30\n#SBATCH -N2\n#SBATCH -c 4\n"
+        "#SBATCH --gpus-per-node=1\n#SBATCH --mem=800M\n#SBATCH --output=log\n"
+    )
+    asked = _asked(script)
+    assert asked == {
+        "partition": "gpu", "account": "ours", "time": "30", "nodes": "2", "cpus": "4",
+        "gres": "gpu:1",
+    }  # fmt: skip
+    text = ",".join(f"{key}={value}" for key, value in asked.items())
+    assert _parsed(f"slurm:{text}").cpus == 4
+    assert _asked("#!/bin/sh\necho\n") == {}
 
 
 def test_program_that_fails_or_takes_long_is_reported(tmp_path: Path) -> None:
