@@ -18,10 +18,10 @@ from typing import ClassVar
 from envcompare.config import Traits
 from envcompare.config.workloads import VARIABLE_SETTING
 from envcompare.environments import GATE, Check, Isolation, ask, kill_marked, marks, unusable
-from envcompare.environments.oci import RUN_LABEL, WORKER_LABEL, remove_labelled
+from envcompare.environments.oci import RUN_LABEL, SYMPTOMS, WORKER_LABEL, remove_labelled
 from envcompare.errors import Problem, UnusableError
 from envcompare.run_folder.records import CAPTURED
-from envcompare.stack import Prepared, Request, last_line
+from envcompare.stack import Prepared, Request, last_line, recognise
 from envcompare.stack.venv import find_python
 from envcompare.text import Command, spoken
 from envcompare.transport import Transport, run
@@ -293,6 +293,8 @@ class EngineLine(Line):
         if isinstance(result, Check):
             return result
         if not result.succeeded:
+            if known := recognise(SYMPTOMS, result.stderr):
+                return Check(problem=known)
             if self.client[0] in _SUDO:
                 hint += "; sudo must work without a password, or use an engine without root"
             return unusable(f"{self.called} does not answer: {spoken(result.tail(1))}", hint)

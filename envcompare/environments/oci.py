@@ -118,7 +118,7 @@ fi
 exit 0
 """
 
-_SYMPTOMS = (
+SYMPTOMS = (
     Symptom(
         pattern=r"permission denied while trying to connect|connect: permission denied"
         r"|Connection aborted[^\n]+PermissionError",
@@ -188,7 +188,7 @@ _SYMPTOMS = (
 ENGINE = Engine(
     program="docker",
     socket="/var/run/docker.sock",
-    symptoms=_SYMPTOMS,
+    symptoms=SYMPTOMS,
     silent_hint="sudo systemctl restart docker, and see what journalctl -u docker says",
     room_hint="docker image prune there, or move the data root of the engine to another disk",
     reuses_layers=True,
@@ -313,7 +313,7 @@ class DockerEngine:
         """Return the complaint of `docker run`, whose own exit codes are 125 to 127."""
         if exit_code not in {125, 126, 127}:
             return None
-        if symptom := recognise(_SYMPTOMS, stderr):
+        if symptom := recognise(SYMPTOMS, stderr):
             return symptom
         what = "container" if exit_code == 125 else "program"
         message = last_line(stderr.partition(_USAGE)[0], without=_ADVICE)
@@ -542,7 +542,7 @@ def _unusable(result: CommandResult) -> Check:
         brief=last_line(result.stderr),
         hint="run docker version on the host and fix what it reports",
     )
-    return Check(problem=recognise(_SYMPTOMS, result.stderr) or unknown)
+    return Check(problem=recognise(SYMPTOMS, result.stderr) or unknown)
 
 
 def _check_security(transport: Transport, version: str) -> Check:

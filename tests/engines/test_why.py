@@ -472,6 +472,14 @@ class TestInContainers:
         assert "The lines differ: --cpus 0.3 is added." in text
         assert "1. the CPU quota unlimited → 0.3. It stopped the workload for " in text
 
+    def test_engine_that_does_not_answer_is_explained(self, tmp_path: Path) -> None:
+        """As it is for the environment of the same engine."""
+        socket = "unix:///nowhere/docker.sock"
+        done = why(tmp_path, "true", f"docker run {BASE} true", DOCKER_HOST=socket)
+        assert done.exit_code == 3
+        assert f"no Docker daemon answers at {socket}" in " ".join(done.stderr.split())
+        assert "start it, or correct DOCKER_HOST" in done.stderr
+
     def test_line_that_fails_is_shown_with_its_output(self, tmp_path: Path) -> None:
         """Exit code 4, and what it printed."""
         fails = f"docker run --rm {BASE} sh -c 'echo no such $((40 + 2)) >&2; exit 9'"
