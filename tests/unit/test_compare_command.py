@@ -92,6 +92,8 @@ def test_one_run_without_a_gate_prints_the_summary_and_writes_nothing(
             "gate slower:2% hit: docker is 9.9 % slower than vm in cnn; at least",
         ),
         (("slower",), 1, "gate slower hit: docker is 9.9 % slower than vm in cnn"),
+        (("unproven:2%",), 1, "gate unproven:2% hit: docker in cnn is more than 2 % slower (+"),
+        (("unproven:10%",), 1, "docker in cnn is not shown to be less than 10 % slower (+"),
         (("faster,slower:8%",), 1, "gate faster: not hit, 1 comparison judged"),
         (("slower:20%", "faster"), 0, "gate slower:20%: not hit, 1 comparison judged"),
         (("inconclusive,failed,confounded",), 0, "gate failed: not hit, 1 comparison judged"),

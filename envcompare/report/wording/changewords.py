@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -204,8 +205,9 @@ def _hit(result: GateResult, finding: GateFinding, naming: _Naming, *, bound: st
             return f"{name} {what} ({_reason(finding)})"
         case "unproven":
             ends = "no interval" if finding.high is None else _interval(finding)
-            open_yet = f"{name} is not shown to be less than {bound} slower ({ends})"
-            return f"{open_yet}{_more(finding, naming)}"
+            is_beyond = (finding.low or 0.0) > math.log1p((result.percent or 0.0) / 100)
+            shown = "is more" if is_beyond else "is not shown to be less"
+            return f"{name} {shown} than {bound} slower ({ends}){_more(finding, naming)}"
         case _:
             near = finding.low if state == "slower" else finding.high
             least = "" if near is None else f"; at least {unsigned_percent(near)}"
