@@ -175,6 +175,7 @@ def prove(
             manual=manual,
             budget_s=budget_s,
             files=files,
+            say=display.say,
             gap=abs(decided.deciding.log_ratio),
         )
         own = line_changes(fast, slow, manual=manual)

@@ -68,6 +68,7 @@ class Search:
     manual: str  # of `run --help`, for a line that calls an engine
     budget_s: float
     files: FilesOfImages | None = None  # if the lines' images differ
+    say: Callable[[str], object] = print  # what takes long
     gap: float = 0.0  # ln(slow ÷ fast), as it was measured before
     tried: list[Trial] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
@@ -183,6 +184,7 @@ class Search:
         paths = change.edit.files
         try:
             if change.edit.image:
+                self.say("  reading both images")
                 paths = self.files.read(limit_s=self._left_s * _STAGE_SHARE)
         except InterruptedRunError:
             raise
@@ -330,6 +332,7 @@ class Search:
 
     def _edited(self, edit: Edit) -> str:
         if (edit.files or edit.is_remade) and not edit.image and self.files is not None:
+            self.say("  making an image for a trial")
             image = self.files.image_with(edit.files, limit_s=self._left_s)
             edit = replace(edit, image=image, files=())
         return edited(self.slow, edit, manual=self.manual)
