@@ -315,7 +315,9 @@ class TestInContainers:
     def test_difference_and_its_cause_are_found(self, tmp_path: Path) -> None:
         """Slower, with the limit of open files among what may be the cause."""
         lines = [
-            f"{name}=docker run --ulimit nofile={limit}:20000 {BASE} python3 -c '{CLOSES}'"
+            # it also works for a while, so that its process can be read
+            f"{name}=docker run --ulimit nofile={limit}:20000 {BASE} "
+            f"python3 -c '{CLOSES}sum(range(10_000_000))'"
             for name, limit in (("few", 1024), ("many", 20000))
         ]
         done = why(tmp_path, "--budget", "60", *lines)
