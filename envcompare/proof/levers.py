@@ -160,7 +160,7 @@ class Edit:
     python: str = ""  # instead of that of a line that calls no engine
     paths: tuple[str, ...] = ()  # folders that such a line's Python searches first
     files: tuple[str, ...] = ()  # of its image, which become those of the fast line's
-    is_remade: bool = False  # its image is made anew even if no file of it is changed
+    is_remade: bool = False  # its image is rebuilt even if no file of it is changed
     removed: tuple[str, ...] = ()  # options of `run`, as they are written
     added: tuple[str, ...] = ()  # likewise
     words: tuple[tuple[int, int, str], ...] = ()  # places in the line, and what comes there

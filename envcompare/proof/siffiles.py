@@ -115,7 +115,7 @@ class SifFiles:
     def _replace(self, root: Path, name: str, *, is_removed: bool) -> None:
         """Make a path below a root as it is in the fast line's image, or remove it.
 
-        No link is followed, since one in an image may lead out of it. A file is written anew: the
+        No link is followed, since one in an image may lead out of it. A file is written again: the
         old one is also that of the unpacked image.
         """
         target, source = root / name, self._tree(0) / name
