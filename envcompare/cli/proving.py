@@ -75,6 +75,7 @@ _ANSWER_S: Final = 60.0
 _PARTS: Final = 8  # of a gap: the margin of its trials
 _WIDEST: Final = 50.0  # percent
 _TEMPORARY: Final = "envcompare-why-"
+_IMAGES: Final = "envcompare-images-"  # a name that no folder of a user has: left ones are removed
 _LOCKED_WITHIN_S: Final = 60.0  # of being made
 _BUILT: Final = "envcompare-built"  # stands for the image that the run builds
 
@@ -346,7 +347,7 @@ def _image_files(
     The lines are calls of one engine, or name a SIF each, in the folder `here`.
     """
     fast, slow = (engine_call(line) for line in lines)
-    with _temporary("images-", place, others="../../*/trials/") as folder:
+    with _temporary(_IMAGES, place, others="../../*/trials/") as folder:
         if fast is None and slow is None:
             try:
                 yield _sif_files(lines, here, Path(folder))
@@ -416,6 +417,8 @@ def _temporary(prefix: str, place: Path, *, others: str = "") -> Iterator[str]:
     It is locked (flock) where the file system can do that.
     """
     for left in place.glob(f"{others}{prefix}*"):
+        if left.parent.is_symlink():  # of a run folder that is not from here
+            continue
         with suppress(OSError):
             lock = _locked(left)
             try:

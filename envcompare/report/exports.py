@@ -111,11 +111,7 @@ def answer(run: RunComparison) -> Answer:
     """Return verdicts, reasons, candidates, proof and command; a page holds them, too."""
     names = AnsweredComparison.__struct_fields__
     rows = [
-        {
-            name: round(value, 9) if isinstance(value := row[name], float) else value
-            for name in names
-        }
-        for row in filter(_is_answer, _table(run))
+        {name: _rounded(row[name]) for name in names} for row in filter(_is_answer, _table(run))
     ]
     return Answer(
         run_id=visible(run.run_id),

@@ -296,7 +296,7 @@ export PYTHONPATH={place}:{place}/lib
 python3.11 -m envcompare why --prove --no-quiet-gate --budget 150 --out out \
   'apptainer exec fast.sif python3 w.py' 'apptainer exec slow.sif python3 w.py'
 grep -oh '"python.version": *"[0-9.]*"' out/*/fingerprints/local/b/*.json
-ls -d out/*/trials/images-* 2>/dev/null || echo nothing left
+ls -d out/*/trials/envcompare-images-* 2>/dev/null || echo nothing left
 """
         done = subprocess.run((*inside, script), capture_output=True, text=True, check=False)
     finally:

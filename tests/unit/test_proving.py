@@ -178,6 +178,21 @@ def test_temporary_folder_of_a_killed_start_is_removed_by_the_next_one(
         holder.communicate()
 
 
+def test_folders_of_a_user_are_not_taken_for_those_of_a_killed_proof(tmp_path: Path) -> None:
+    """Runs may lie among other folders, and a run folder may come from another machine."""
+    own, left = tmp_path / "out/run/trials", tmp_path / "out/old/trials/envcompare-images-x"
+    users, away = tmp_path / "out/study/trials/images-2020", tmp_path / "away/envcompare-images-y"
+    for path in (own, left, users, away):
+        path.mkdir(parents=True)
+        os.utime(path, (0, 0))
+    (tmp_path / "out/foreign").mkdir()
+    (tmp_path / "out/foreign/trials").symlink_to(away.parent)
+    with proving._temporary(proving._IMAGES, own, others="../../*/trials/"):
+        assert not left.exists()
+    assert users.exists()
+    assert away.exists()
+
+
 def test_what_cannot_be_changed_has_no_lever() -> None:
     """And facts with one option have one lever."""
     keys = ("loaded_libraries", "container.storage", "seccomp.mode", "seccomp.filters")
