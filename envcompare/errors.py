@@ -27,6 +27,11 @@ Phase = Literal[
 _OF_THE_WORKLOAD: Final = frozenset(
     {"import", "data", "setup", "step", "process", "protocol", "checksum"}
 )
+DISTRUST: Final = (
+    "do not trust what this arm reports; check what its Python runs at startup, such as "
+    "sitecustomize.py and .pth files"
+)
+"""The hint on an answer of an arm that cannot be true."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -20,7 +20,7 @@ from envcompare.environments import (
     unusable,
 )
 from envcompare.errors import CommandTimeoutError, Problem
-from envcompare.gpu import ON_BUS, SURVEY, HostGpus, driver_version, read_survey
+from envcompare.gpu import MAKE_CDI, ON_BUS, SURVEY, HostGpus, driver_version, read_survey
 from envcompare.stack import Symptom, recognise
 from envcompare.text import Command, spoken
 from envcompare.transport import Transport, shell
@@ -77,8 +77,6 @@ except OSError:
 {_PROGRAM}"""
 RELOAD = "sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia; sudo nvidia-smi"
 """Reloads the kernel module if no process uses the GPU; nvidia-smi loads it as root."""
-MAKE_CDI = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
-"""Describes the GPUs of a host for engines that use CDI."""
 _ON_CPU = "or measure on the CPU with --device cpu"
 _NO_MODULE = "no NVIDIA driver is loaded (/proc/driver/nvidia/version is missing)"
 _SILENT = "the NVIDIA driver does not answer"
@@ -126,18 +124,6 @@ _SYMPTOMS = (
     ),
 )
 _ONE_PROCESS = frozenset(("Exclusive_Thread", "Exclusive_Process", "Prohibited"))
-# How PyTorch, CUDA and NVML report a lost device: NVIDIA Container Toolkit, Troubleshooting,
-# "Containers losing access to GPUs".
-_LOST = re.compile(
-    r"Failed to initialize NVML: Unknown Error|no CUDA-capable device is detected"
-    r"|CUDA error: unknown error|CUDA unknown error"
-    r"|No CUDA GPUs are available|PyTorch sees no GPU here|cudaErrorNoDevice"
-)
-_LOST_HINT = (
-    "a worker of the arm had the GPU before, and it is lost: systemctl daemon-reload takes it from "
-    "containers that have it by NVIDIA's hook; give it by CDI ("
-    f"{MAKE_CDI}), or see whether the GPU failed: sudo dmesg | grep -i xid"
-)
 _CDI_FOLDER = re.compile(r"^cdi (.+)\n((?:\|.*\n)*)", re.MULTILINE)
 _CDI_DRIVER = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)")
 _CDI_NODE = re.compile(r"[{}]|^\| *- ", re.MULTILINE)  # between the entries of JSON and of YAML
@@ -256,11 +242,6 @@ def check_clocks(gpus: HostGpus) -> Check | None:
 def _remedy(output: str) -> str:
     known = recognise(_SYMPTOMS, output)
     return f"{known.brief}: {known.hint}" if known else ""
-
-
-def lost_hint(output: str) -> str:
-    """Return what to try if a worker's output reports a lost GPU; otherwise empty."""
-    return _LOST_HINT if _LOST.search(output) else ""
 
 
 def find(transport: Transport, driver: Check) -> Check:

@@ -24,7 +24,7 @@ from envcompare.environments import (
     unusable,
     variables_inside,
 )
-from envcompare.environments.gpu import CDI_PROBE, MAKE_CDI, gpu_way
+from envcompare.environments.gpu import CDI_PROBE, gpu_way
 from envcompare.environments.software import (
     show_host,
     user_software,
@@ -33,6 +33,7 @@ from envcompare.environments.software import (
     workload_software,
 )
 from envcompare.errors import Problem, StackError, UnusableError
+from envcompare.gpu import MAKE_CDI
 from envcompare.stack import DISK_FULL, Engine, Prepared, Request, Symptom, last_line, recognise
 from envcompare.stack import image as images
 from envcompare.stack.building import build

@@ -86,6 +86,20 @@ CLOCK_LIMITS: Final = {
     0x80: "power brake",
 }
 """nvmlClocksThrottleReasons that slow the clocks; idle and manually set clocks are excluded."""
+MAKE_CDI: Final = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+"""Describes the GPUs of a host for engines that use CDI."""
+# How PyTorch, CUDA and NVML report a lost device: NVIDIA Container Toolkit, Troubleshooting,
+# "Containers losing access to GPUs".
+_LOST: Final = re.compile(
+    r"Failed to initialize NVML: Unknown Error|no CUDA-capable device is detected"
+    r"|CUDA error: unknown error|CUDA unknown error"
+    r"|No CUDA GPUs are available|PyTorch sees no GPU here|cudaErrorNoDevice"
+)
+_LOST_HINT: Final = (
+    "a worker of the arm had the GPU before, and it is lost: systemctl daemon-reload takes it from "
+    "containers that have it by NVIDIA's hook; give it by CDI ("
+    f"{MAKE_CDI}), or see whether the GPU failed: sudo dmesg | grep -i xid"
+)
 
 
 class _Table(msgspec.Struct, frozen=True):
@@ -337,6 +351,11 @@ class HostGpu(msgspec.Struct, frozen=True, kw_only=True):
 def throttle_causes(mask: int) -> tuple[str, ...]:
     """Return why the clocks of a GPU are throttled, from the bit mask of its driver."""
     return tuple(words for bit, words in CLOCK_LIMITS.items() if mask & bit)
+
+
+def lost_hint(output: str) -> str:
+    """Return what to try if a worker's output reports a lost GPU; otherwise empty."""
+    return _LOST_HINT if _LOST.search(output) else ""
 
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True):

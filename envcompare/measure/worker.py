@@ -17,8 +17,8 @@ from typing import TypeVar
 
 import msgspec
 
-from envcompare.environments.gpu import lost_hint
 from envcompare.errors import (
+    DISTRUST,
     CommandTimeoutError,
     EnvcompareError,
     Phase,
@@ -26,6 +26,7 @@ from envcompare.errors import (
     TransportError,
     WorkloadError,
 )
+from envcompare.gpu import lost_hint
 from envcompare.measure import (
     PROTOCOL,
     Ended,
@@ -40,7 +41,6 @@ from envcompare.measure import (
     Ran,
     WorkerFault,
 )
-from envcompare.profilers import DISTRUST
 from envcompare.run_folder import open_private
 from envcompare.text import LineMask, counted, masked, shortened, visible
 from envcompare.transport import Process, read_json

@@ -19,6 +19,7 @@ import msgspec
 
 from envcompare.environments import Check, ask, unusable
 from envcompare.errors import (
+    DISTRUST,
     CopyError,
     NothingTracedError,
     Problem,
@@ -46,10 +47,6 @@ _FILE_TYPES: Final = {
     FileType.CHARACTER_DEVICE: "a character device",
     FileType.REGULAR: "a file with a second name (a hard link)",
 }
-DISTRUST: Final = (
-    "do not trust what this arm reports; check what its Python runs at startup, such as "
-    "sitecustomize.py and .pth files"
-)
 _EXPORT_LIMIT_S = 600.0
 # The tools print to stdout, which the worker's protocol needs. So they get stderr as stdout, and
 # pass the worker's stdout on as descriptor 3, which the worker takes back.

@@ -12,7 +12,7 @@ from envcompare.doctor.checks import diagnose
 from envcompare.environments import gpu
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.errors import CommandTimeoutError
-from envcompare.gpu import GpuState, HostGpu, HostGpus, gpu_of_pci_id, read_survey
+from envcompare.gpu import GpuState, HostGpu, HostGpus, gpu_of_pci_id, lost_hint, read_survey
 from envcompare.stack import Options
 from envcompare.transport import LOCAL
 
@@ -207,8 +207,8 @@ def test_clocks_that_are_held_down_are_said_with_the_cause() -> None:
 )
 def test_a_gpu_that_is_lost_in_the_middle_is_named(said: str) -> None:
     """The container toolkit's troubleshooting calls this by systemctl daemon-reload."""
-    assert "systemctl daemon-reload" in gpu.lost_hint(said)
-    assert gpu.lost_hint("RuntimeError: CUDA error: out of memory") == ""
+    assert "systemctl daemon-reload" in lost_hint(said)
+    assert lost_hint("RuntimeError: CUDA error: out of memory") == ""
 
 
 # A driver whose devices work, which notes where CUDA was started.
