@@ -43,9 +43,8 @@ from envcompare.measure.limits import (
     too_long,
     works_outside,
 )
-from envcompare.measure.startup import Launches
 from envcompare.measure.worker import OWN_CPU, PLAIN_TURN, Turn, Worker
-from envcompare.measure.workers import CellWorkers
+from envcompare.measure.workers import CellWorkers, Launches
 from envcompare.run_folder import CALIBRATION, RUN_IN_S, SETTLED, STEP_S, STEPS, STOPS
 from envcompare.run_folder.records import (
     Block,

@@ -33,8 +33,7 @@ from envcompare.measure.limits import (
     restart_s,
     small_budget_caution,
 )
-from envcompare.measure.startup import Launches
-from envcompare.measure.workers import CellWorkers, WorkerPool
+from envcompare.measure.workers import CellWorkers, Launches, WorkerPool
 from envcompare.run_folder import LEFT_S
 from envcompare.run_folder.records import Block, Design, Sample, Startup
 from envcompare.stats.intervals import Interval, error_of_each

@@ -1,6 +1,7 @@
 """The workers of one launch, and how they serve the cells of a host one after another.
 
-A cell asks them one at a time, and drops those that fail.
+A cell asks them one at a time, and drops those that fail. Where its launches are timed, each goes
+engine call → process entry → imports → data → first step → short training → exit.
 """
 
 from __future__ import annotations
@@ -15,12 +16,17 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from envcompare.errors import TransportError, WorkloadError
-from envcompare.measure import MOST_CPUS, Facts, Found, Hello, LaunchSpec, Values
+from envcompare.measure import MOST_CPUS, Facts, Found, Generated, Hello, LaunchSpec, Values
 from envcompare.measure.cell import CellContext, Roster, failure_of
+from envcompare.measure.limits import block_limit_s, too_long
 from envcompare.measure.worker import Worker
-from envcompare.run_folder.records import Failure, Taken
+from envcompare.run_folder.records import Design, Failure, Startup, Taken
 
 _T = TypeVar("_T")
+_LAUNCHES_SHARE = 0.2  # of the budget of a cell
+_LEAST_REPETITIONS, MAX_REPETITIONS = 2, 5  # of restarts; and of each kind, warm and cold
+_TRAIN_S = 0.3  # at most
+_PARTS = ("engine", "import", "data", "build", "first_step", "train", "exit")
 _TOLERANCE = 1e-4  # relative, of the first loss: what summing in another order may change
 _LOOSE_TOLERANCE = 1e-2  # with TF32, bf16 or fp16
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")  # what a workload may declare as its `precision`
@@ -412,6 +418,113 @@ class CellWorkers:
                 details = f"{value!r}, not {expected!r} (relative tolerance {tolerance:g})"
                 failure = _other_work(arm, "its first loss differs", details)
                 self.drop(arm, replace(failure, hint=_OTHER_LOSS))
+
+
+@dataclass(slots=True)
+class Launches:
+    """The timed launches of a cell; cells that share one share its engine, imports and exit."""
+
+    roster: Roster
+    kept: list[Startup]  # those before an interruption too
+    arms: set[str] = field(default_factory=set)  # launched since then
+    sharing: int = 1  # cells that are served by a launch, and pay for it
+    _running: dict[str, Startup] = field(default_factory=dict)  # by arm, until the workers end
+
+    @property
+    def context(self) -> CellContext:
+        """Return the cell that is measured."""
+        return self.roster.context
+
+    @property
+    def are_due(self) -> bool:
+        """Tell whether the launches of the next restart are timed, one arm after the other.
+
+        More than enough would say nothing more, and what they take is not measured in blocks: after
+        two restarts no more are timed than would be in a pass of their own.
+        """
+        design = self.context.design
+        warm = [one for one in self.kept if one.page_cache != "cold"]
+        repetitions = len({one.repetition for one in warm})
+        spent_s = sum(one.real_ns for one in warm) / 1e9
+        spent_s *= len(self.context.arms) / max(1, len({one.arm for one in warm}))  # the control's
+        is_cheap = is_launch_due(repetitions, spent_s, design=design, cells=self.sharing)
+        return design.has_startup and (repetitions < _LEAST_REPETITIONS or is_cheap)
+
+    def train(
+        self, workers: CellWorkers, arm: str, hello: Hello, *, repetition: int, order: int
+    ) -> Generated | None:
+        """Wait for the generation that was asked for, and run the short training after it.
+
+        Return the generation, None where it failed.
+        """
+        budget_s = self.context.design.budget_s
+        limit_s = self.context.begin_limit_s
+        generated = workers.ask(arm, lambda worker: worker.await_begin(limit_s))
+        if generated is None:
+            return None
+        if (failure := too_long(arm, generated, budget_s)) is not None:
+            workers.drop(arm, failure)
+            return None
+        step_s = generated.first_step_ns / 1e9
+        # the same steps in all launches of a cell
+        known = next((one.train_steps for one in (*self.kept, *self._running.values())), None)
+        steps = known or _training_steps(hello, step_s, design=self.context.design)
+        sent_ns = time.monotonic_ns()
+        ran = workers.ask(arm, lambda worker: worker.run(steps, block_limit_s(steps * step_s)))
+        if ran is None:
+            return None
+        round_trip_ns = max(0, time.monotonic_ns() - sent_ns - sum(ran.wall_ns))
+        launched = workers.pool.launched[arm]
+        self._running[arm] = Startup(
+            cell=self.context.cell,
+            arm=arm,
+            repetition=repetition,
+            order=order,
+            # the request to import and its answer have travelled as well
+            engine_ns=max(0, launched.engine_ns - round_trip_ns // 2),
+            import_ns=launched.import_ns + hello.import_ns,
+            data_ns=hello.data_ns,
+            build_ns=generated.build_ns,
+            first_step_ns=generated.first_step_ns,
+            train_ns=sum(ran.wall_ns),
+            exit_ns=0,  # still to come
+            real_ns=0,
+            train_steps=steps,
+            page_cache="unknown" if launched.is_first else "warm",
+        )
+        return generated
+
+    def end(self, exits_ns: dict[str, int], *, is_cold: bool = False) -> None:
+        """Record the launches whose workers have ended by themselves; `exits_ns` is by arm."""
+        for arm, start in self._running.items():
+            if arm in exits_ns and arm != self.context.control:
+                whole = replace(start, exit_ns=exits_ns[arm])
+                real_ns = sum(getattr(whole, f"{part}_ns") for part in _PARTS)
+                page_cache = "cold" if is_cold else start.page_cache
+                whole = replace(whole, real_ns=real_ns, page_cache=page_cache)
+                self.kept.append(whole)
+                self.arms.add(arm)
+                self.context.recorder.sample(whole)
+        self._running = {}
+
+
+def is_launch_due(repetitions: int, spent_s: float, *, design: Design, cells: int) -> bool:
+    """Tell whether another repetition of a kind is to come, for the seconds of all the budgets.
+
+    The first always, others where they fit.
+    """
+    limit_s = _LAUNCHES_SHARE * design.budget_s * cells / (2 if design.cold_start else 1)
+    fits = repetitions == 0 or spent_s * (repetitions + 1) / repetitions <= limit_s
+    return fits and repetitions < MAX_REPETITIONS
+
+
+def _training_steps(hello: Hello, step_s: float, *, design: Design) -> int:
+    """Return the steps of a short training: at least one, and no more than the epochs asked for."""
+    steps = max(1, min(design.train_steps, int(_TRAIN_S / max(step_s, 1e-9))))
+    epochs = hello.params.get("epochs")
+    if hello.steps_per_epoch is None or not isinstance(epochs, int):
+        return steps
+    return max(1, min(steps, hello.steps_per_epoch * epochs - 1))  # the first step is done already
 
 
 def _work_of(hello: Hello) -> Values:

@@ -19,7 +19,8 @@ from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
 from envcompare.measure import Values
 from envcompare.measure.cell import Roster
-from envcompare.measure.startup import Launches, StartupPass
+from envcompare.measure.startup import StartupPass
+from envcompare.measure.workers import Launches
 from envcompare.report import Words, plain
 from envcompare.report.sections.charted import startup_tables
 from envcompare.run_folder.records import Event, Startup

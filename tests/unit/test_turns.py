@@ -17,9 +17,9 @@ from builders import block
 from envcompare.measure.cell import Budget, CellContext, QuietGate, Roster
 from envcompare.measure.limits import Costs
 from envcompare.measure.lockstep import Lockstep, Turns
-from envcompare.measure.startup import MAX_REPETITIONS, StartupPass
+from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import Worker
-from envcompare.measure.workers import CellWorkers, WorkerPool
+from envcompare.measure.workers import MAX_REPETITIONS, CellWorkers, WorkerPool
 from envcompare.run_folder import elapsed_s
 from envcompare.run_folder.records import Block, Event, Memory, Sample, Startup
 from envcompare.text import Command, CommandResult
