@@ -65,8 +65,8 @@ from envcompare.run_folder.records import (
     Sample,
 )
 from envcompare.run_folder.results import RunFolder
+from envcompare.stats import Unit
 from envcompare.stats.metrics import wall_ns
-from envcompare.stats.shares import Unit
 from envcompare.text import Command
 from envcompare.transport import LOCAL, run
 

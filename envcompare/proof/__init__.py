@@ -19,7 +19,7 @@ from envcompare.errors import EnvcompareError, InterruptedRunError
 from envcompare.proof.imagefiles import ENTRYPOINT, FILES, FilesOfImages, divided
 from envcompare.proof.levers import PLACEBO, SOFTWARE, Change, Edit, edited
 from envcompare.run_folder.records import FingerprintValue, Proof, ProofShare, Trial
-from envcompare.stats.shares import Share, Unit, excess_of_share, gap, share_closed
+from envcompare.stats import Share, Unit, excess_of_share, gap, share_closed
 from envcompare.text import masked, visible_line
 
 Outcome = Literal["cause", "contributes", "not-proven", "none"]

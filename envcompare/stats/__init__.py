@@ -20,13 +20,15 @@ in general.
 A part of a step is a set of times that are summed, such as an operator or a phase. Its estimate is
 that of a step (stats/typical.py), at 1 − 0.05 ÷ m for m parts that are tested together. A part is
 tested if it has 1 % of the steps of the reference; its share is independent of its difference.
+
+A change of an arm closes a share of the gap between two others.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -34,7 +36,7 @@ import numpy as np
 from scipy import special
 
 from envcompare.run_folder.records import CONTROL_SUFFIX
-from envcompare.stats.intervals import Interval
+from envcompare.stats.intervals import Interval, student_factor
 from envcompare.stats.typical import RoundEvidence, Spread, centre, own_spread, spread
 
 Pairs = dict[int, dict[int, tuple[float, ...]]]
@@ -46,9 +48,9 @@ Round = tuple[int, int, int]
 Logarithms = Mapping[str, Mapping[Round, float]]
 """arm → round → logarithm of a time."""
 DRIFT_LEVEL = 0.01  # false-alarm rate of all tests of a family together, by Bonferroni
-MIN_SLOPES = 4  # generations; fewer cannot show even a strong drift
+_MIN_SLOPES = 4  # generations; fewer cannot show even a strong drift
 _ROUNDING = 1e-12  # smaller log ratios are rounding errors between equal numbers
-LEAST_OFF = math.log(1.1)
+_LEAST_OFF = math.log(1.1)
 _ROUNDS_FOR_TREND = 12  # with two or more steps
 _FAR_ERRORS = 5.0
 _LEAST_RESTARTS = 3  # two restarts only show that they differ
@@ -57,6 +59,8 @@ _MOST_FAR = 0.25  # of the restarts, and at least one
 Times = Mapping[str, Mapping[Round, float]]
 """arm → round → ns a step."""
 LEAST_SHARE: Final = 0.01  # of the steps of the reference
+LEVEL: Final = 0.95  # of the interval of a share
+_LEAST_UNITS: Final = 4  # of such an interval, as of restarts
 _WIDEST: Final = 1.0  # half-width of a log ratio; wider intervals, from few restarts, are dropped
 
 
@@ -109,7 +113,7 @@ def trend(generations: Sequence[Sequence[float]]) -> Trend | None:
     None below four generations.
     """
     usable = [np.asarray(rounds, dtype=float) for rounds in generations if len(rounds) >= 2]
-    if len(usable) < MIN_SLOPES:
+    if len(usable) < _MIN_SLOPES:
         return None
     slopes = np.asarray([_slope(rounds) for rounds in usable])
     mean = float(slopes.mean())
@@ -120,6 +124,7 @@ def trend(generations: Sequence[Sequence[float]]) -> Trend | None:
 
 
 def _slope(rounds: np.ndarray) -> float:
+    """Return the least-squares slope over the positions of the rounds."""
     numbers = np.arange(rounds.size) - (rounds.size - 1) / 2
     return float(numbers @ rounds / (numbers @ numbers))
 
@@ -199,14 +204,9 @@ def _offsets(values: Logarithms, arm: str) -> dict[int, list[float]]:
     others = [by_round for name, by_round in values.items() if name != arm]
     offsets: dict[int, list[float]] = {}
     for number, value in values[arm].items():
-        peers = _at(others, number)
-        if peers:
+        if peers := [by_round[number] for by_round in others if number in by_round]:
             offsets.setdefault(number[0], []).append(value - statistics.median(peers))
     return {restart: kept for restart, kept in offsets.items() if len(kept) >= _LEAST_ROUNDS}
-
-
-def _at(arms: list[Mapping[Round, float]], number: Round) -> list[float]:
-    return [by_round[number] for by_round in arms if number in by_round]
 
 
 def _far(offsets: dict[int, list[float]]) -> dict[int, float]:
@@ -219,7 +219,7 @@ def _far(offsets: dict[int, list[float]]) -> dict[int, float]:
     return {
         restart: off
         for restart, (off, error) in offs.items()
-        if abs(off) > max(LEAST_OFF, _FAR_ERRORS * error)
+        if abs(off) > max(_LEAST_OFF, _FAR_ERRORS * error)
     }
 
 
@@ -237,11 +237,18 @@ class Pairing:
 
         There are no looks at it during measuring, so it needs no correction for them.
         """
-        values = _logarithms(times)
-        groups = self._groups(values, self.arm)
+        values = {
+            arm: {number: math.log(ns) for number, ns in by_round.items() if ns > 0}
+            for arm, by_round in times.items()
+        }
+        groups = grouped(values, arm=self.arm, reference=self.reference)
         if not groups:
             return None
-        others = (self._groups(values, name) for name in values if name != self.reference)
+        others = (
+            grouped(values, arm=name, reference=self.reference)
+            for name in values
+            if name != self.reference
+        )
         pooled = spread(filter(None, others), self.prior)
         evidence = RoundEvidence(
             groups=groups,
@@ -250,20 +257,8 @@ class Pairing:
             is_strict=self.is_strict,
         )
         interval = evidence.interval(level=level)
-        return (
-            interval if interval.half_width <= _WIDEST else replace(interval, half_width=math.inf)
-        )
-
-    def _groups(self, values: Logarithms, arm: str) -> tuple[tuple[float, ...], ...]:
-        return grouped(values, arm=arm, reference=self.reference)
-
-
-def _logarithms(times: Times) -> Logarithms:
-    """Return the logarithm of each time above 0, by arm and round."""
-    return {
-        arm: {number: math.log(ns) for number, ns in found.items() if ns > 0}
-        for arm, found in times.items()
-    }
+        is_wide = interval.half_width > _WIDEST
+        return replace(interval, half_width=math.inf) if is_wide else interval
 
 
 def added(parts: Iterable[Times]) -> Times:
@@ -288,3 +283,75 @@ def usual_share(times: Times, whole: Times, arm: str) -> float:
     known, of_whole = times.get(arm, {}), whole.get(arm, {})
     shares = [known.get(number, 0.0) / ns for number, ns in of_whole.items() if ns > 0]
     return statistics.median(shares) if shares else 0.0
+
+
+Unit = Mapping[str, float]
+"""Mean times of arms in one round of processes, or one restart; an arm may be missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A share of a gap, 1 if all of it is closed, with its 95 % interval.
+
+    The interval is infinite if there are fewer than 4 units.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+def share_closed(units: Sequence[Unit], *, fast: str, slow: str, changed: str) -> Share | None:
+    """Return the share of ln(slow ÷ fast) that a changed line closes, by the times' means.
+
+    The interval is from the jackknife over units, with Student's t (Miller, Biometrika 61, 1974).
+    None if no unit has all three, or if there is no gap.
+    """
+    return _jackknife(
+        units,
+        (fast, slow, changed),
+        lambda means: 1 - _log(means, changed, fast) / _log(means, slow, fast),
+    )
+
+
+def excess_of_share(
+    units: Sequence[Unit], *, fast: str, slow: str, changed: str, placebo: str
+) -> Share | None:
+    """Return by how much the share that a change closes exceeds that of a placebo."""
+    return _jackknife(
+        units,
+        (fast, slow, changed, placebo),
+        lambda means: _log(means, placebo, changed) / _log(means, slow, fast),
+    )
+
+
+def gap(units: Sequence[Unit], *, fast: str, slow: str) -> Share | None:
+    """Return ln(slow ÷ fast) itself."""
+    return _jackknife(units, (fast, slow), lambda means: _log(means, slow, fast))
+
+
+def _log(means: Unit, above: str, below: str) -> float:
+    return math.log(means[above] / means[below])
+
+
+def _jackknife(
+    units: Sequence[Unit], arms: tuple[str, ...], estimate: Callable[[Unit], float]
+) -> Share | None:
+    table = np.array([[unit[arm] for arm in arms] for unit in units if unit.keys() >= set(arms)])
+    count = len(table)
+    if not count:
+        return None
+
+    def of(rows: np.ndarray) -> float:
+        return estimate(dict(zip(arms, map(float, rows.mean(axis=0)), strict=True)))
+
+    try:
+        whole = of(table)
+        if count < _LEAST_UNITS:
+            return Share(value=whole, low=-math.inf, high=math.inf)
+        left = np.array([of(np.delete(table, at, axis=0)) for at in range(count)])
+    except ZeroDivisionError:
+        return None
+    pseudo = count * whole - (count - 1) * left
+    half = student_factor(count - 1, LEVEL) * float(pseudo.std(ddof=1)) / math.sqrt(count)
+    return Share(value=whole, low=whole - half, high=whole + half)

@@ -14,7 +14,7 @@ r² = (−W₋₁(−α²/e) − 1) / t*, W₋₁ being the lower branch of Lamb
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -22,13 +22,15 @@ from typing import Literal
 import numpy as np
 from scipy import special
 
-LOOK_FACTOR = 1.2  # widens the half-width for processes, for looking after each round
+_LOOK_FACTOR = 1.2  # widens the half-width for processes, for looking after each round
 ALPHA = 0.05  # for all planned comparisons together
-SEQUENCE_SHARE = 0.2  # of alpha, for the confidence sequence; the rest is for the reported interval
+_SEQUENCE_SHARE = (
+    0.2  # of alpha, for the confidence sequence; the rest is for the reported interval
+)
 CONTROL_LEVEL = 0.99
 MIN_PROCESSES = 8  # of a plain command in each arm, before the first look
-MAX_FORECAST = 10_000  # restarts; a longer forecast is meaningless
-TUNED_FOR = 20  # number of values at which the sequence is narrowest
+_MAX_FORECAST = 10_000  # restarts; a longer forecast is meaningless
+_TUNED_FOR = 20  # number of values at which the sequence is narrowest
 
 Unit = Literal["round", "restart"]
 
@@ -77,8 +79,8 @@ class Evidence:
             return 1.0
         if self.error == 0:
             return 0.0
-        place = -abs(self.mean) / (LOOK_FACTOR * self.error)
-        return min(1.0, 2 * float(special.stdtr(self.df, place)) / (1 - SEQUENCE_SHARE))
+        place = -abs(self.mean) / (_LOOK_FACTOR * self.error)
+        return min(1.0, 2 * float(special.stdtr(self.df, place)) / (1 - _SEQUENCE_SHARE))
 
     def printed(self, *, alpha: float, sequence_alpha: float | None = None) -> Interval:
         """Return the interval with an error of `alpha` over all interim looks.
@@ -86,8 +88,8 @@ class Evidence:
         Student t at level 1 − 0.8 α, its half-width × 1.2. If the confidence sequence at 1 − 0.2 α
         excludes 0, which may have ended the cell, it is the union of both: they share their middle.
         """
-        plain = self.interval(level=1 - (1 - SEQUENCE_SHARE) * alpha, factor=LOOK_FACTOR)
-        share = SEQUENCE_SHARE * (sequence_alpha or alpha)
+        plain = self.interval(level=1 - (1 - _SEQUENCE_SHARE) * alpha, factor=_LOOK_FACTOR)
+        share = _SEQUENCE_SHARE * (sequence_alpha or alpha)
         half = _sequence_half_width(self.error, self.count, alpha=share)
         if abs(self.mean) <= half:
             return plain
@@ -160,11 +162,14 @@ def restarts_needed(so_far: Interval, *, margin: float) -> int | None:
     reach = max(abs(so_far.mean), math.log1p(margin) - abs(so_far.mean))
     if so_far.unit == "round":
         needed = math.ceil(so_far.restarts * (so_far.half_width / reach) ** 2)
-        return max(needed, so_far.restarts) if needed <= MAX_FORECAST else None
+        return max(needed, so_far.restarts) if needed <= _MAX_FORECAST else None
     scale = so_far.half_width / _width(so_far.restarts, so_far)
-    for restarts in _counts(so_far.restarts):
+    restarts = so_far.restarts
+    while restarts <= _MAX_FORECAST:
         if scale * _width(restarts, so_far) <= reach:
             return restarts
+        # steps of 5 % keep long forecasts cheap
+        restarts = max(restarts + 1, math.ceil(restarts * 1.05))
     return None
 
 
@@ -184,14 +189,6 @@ def level_together(count: int) -> float:
     return 1 - ALPHA / max(1, count)
 
 
-def _counts(first: int) -> Iterable[int]:
-    """Count up from `first` in steps of 5 %, which keeps long forecasts cheap."""
-    count = first
-    while count <= MAX_FORECAST:
-        yield count
-        count = max(count + 1, math.ceil(count * 1.05))
-
-
 def _sequence_half_width(error: float, count: int, *, alpha: float) -> float:
     """Return the half-width after `count` values whose mean has the standard error `error`.
 
@@ -203,12 +200,8 @@ def _sequence_half_width(error: float, count: int, *, alpha: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _factor(count: int, alpha: float) -> float:
-    scale = count * _rho_squared(alpha)
+    branch = float(special.lambertw(-(alpha**2) / math.e, k=-1).real)
+    scale = count * ((-branch - 1) / _TUNED_FOR)  # t r²
     known = math.sqrt(2 * (scale + 1) / scale * math.log(math.sqrt(scale + 1) / alpha))
     student = float(special.stdtrit(count - 1, 1 - alpha / 2))
     return known * student / float(special.ndtri(1 - alpha / 2))
-
-
-def _rho_squared(alpha: float) -> float:
-    branch = float(special.lambertw(-(alpha**2) / math.e, k=-1).real)
-    return (-branch - 1) / TUNED_FOR

@@ -33,8 +33,16 @@ from envcompare.stats import (
     grouped,
     paired,
 )
-from envcompare.stats.intervals import Interval, error_of_each, look_factor, printed_interval
+from envcompare.stats.intervals import (
+    ALPHA,
+    Interval,
+    error_of_each,
+    look_factor,
+    printed_interval,
+    student_factor,
+)
 from envcompare.stats.typical import (
+    DECIDED_FACTOR,
     TYPICAL_SHARE,
     Contrast,
     Floats,
@@ -63,7 +71,7 @@ Read = Callable[[Measured], float | None]
 Sums = Mapping[str, Mapping[Round, float]]
 """arm → round → nanoseconds per step, over all steps of a block."""
 _ByArm = dict[str, dict[Round, float]]
-LOWER = 0.25  # quantile of a block's steps: typical, whatever a few of them encountered
+_LOWER = 0.25  # quantile of a block's steps: typical, whatever a few of them encountered
 _MORE_THREADS = 1.02  # CPU time ÷ wall time; more means other threads of the worker
 
 
@@ -178,7 +186,7 @@ def typical_ns(block: Measured, metric: MetricName, *, by_clock: bool = True) ->
         steps = net_steps_ns(block, by_clock=by_clock)
     else:
         steps = block.wall_ns if metric == "wall" else block.cpu_ns
-    return None if not steps else quantile(sorted(steps), LOWER)
+    return None if not steps else quantile(sorted(steps), _LOWER)
 
 
 def _keep(
@@ -496,18 +504,35 @@ class Readings:
         widening: float,
         widening_of_equal: float,
     ) -> Headline:
-        """Return the reported typical step and the mean, which has the rest of the error."""
+        """Return the reported typical step and the mean, which has the rest of the error.
+
+        `equal` is the typical step at the level for equivalence, widened by `widening_of_equal`.
+        """
         mean, excess = self.felt(arm, reference, metric), self.excess(arm, reference, metric)
-        return Headline.of(
-            typical,
-            mean,
-            excess,
-            equal=equal,
+        if mean is None or excess is None:
+            return Headline(typical=typical, mean=None, implied=None, excess=None)
+        direct = mean.interval(
+            level=1 - (1 - TYPICAL_SHARE) * alpha,
+            factor=widening,
             spread=spread,
             groups=self.groups(arm, reference, metric),
-            level=1 - (1 - TYPICAL_SHARE) * alpha,
-            widening=widening,
-            widening_of_equal=widening_of_equal,
+            generations=typical.generations,
+        )
+        half, half_equal = (
+            student_factor(excess.df, level) * excess.error for level in (1 - ALPHA, EQUAL_LEVEL)
+        )
+        is_decided = widening > 1 and abs(direct.mean) > DECIDED_FACTOR * direct.half_width
+        return Headline(
+            typical=typical,
+            mean=replace(direct, is_decided=is_decided),
+            implied=replace(
+                direct,
+                half_width=math.hypot(equal.half_width, widening_of_equal * half_equal),
+                level=EQUAL_LEVEL,
+            ),
+            excess=replace(
+                direct, mean=excess.mean, half_width=half, level=1 - ALPHA, is_decided=False
+            ),
         )
 
     def complete_rounds(self, arms: Iterable[str], metric: MetricName) -> tuple[Round, ...]:
@@ -571,38 +596,31 @@ def look(  # noqa: PLR0913 — all are inputs of a look
             for arm in arms
         }
     alpha = error_of_each(m, is_screening=design.screen)
-    widening = widening_for_looks(
-        TYPICAL_SHARE * alpha, design, restarts=readings.restarts, is_out_of_budget=is_out_of_budget
-    )
-    evidence = {
-        arm: readings.evidence(
-            arm, reference, metric, prior=prior, is_strict=is_strict, widening=widening
-        )
-        for arm in arms
-    }
-    of_mean, of_equal = (
+    of_typical, of_mean, of_equal = (
         widening_for_looks(
             error, design, restarts=readings.restarts, is_out_of_budget=is_out_of_budget
         )
-        for error in ((1 - TYPICAL_SHARE) * alpha, 1 - EQUAL_LEVEL)
+        for error in (TYPICAL_SHARE * alpha, (1 - TYPICAL_SHARE) * alpha, 1 - EQUAL_LEVEL)
     )
-    return {
-        arm: None
-        if one is None
-        else deciding_interval(
-            readings.headline(
-                arm,
-                reference,
-                metric,
-                typical=one.printed(alpha=alpha),
-                equal=one.interval(level=EQUAL_LEVEL, factor=of_equal),
-                spread=one.spread,
-                alpha=alpha,
-                widening=of_mean,
-                widening_of_equal=of_equal,
-            ),
-            margin=design.margin,
-            is_mean_firm=not design.screen,
+    intervals: dict[str, Interval | None] = dict.fromkeys(arms)
+    for arm in arms:
+        evidence = readings.evidence(
+            arm, reference, metric, prior=prior, is_strict=is_strict, widening=of_typical
         )
-        for arm, one in evidence.items()
-    }
+        if evidence is None:
+            continue
+        headline = readings.headline(
+            arm,
+            reference,
+            metric,
+            typical=evidence.printed(alpha=alpha),
+            equal=evidence.interval(level=EQUAL_LEVEL, factor=of_equal),
+            spread=evidence.spread,
+            alpha=alpha,
+            widening=of_mean,
+            widening_of_equal=of_equal,
+        )
+        intervals[arm] = deciding_interval(
+            headline, margin=design.margin, is_mean_firm=not design.screen
+        )
+    return intervals

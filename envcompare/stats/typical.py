@@ -44,10 +44,10 @@ PRIOR_SPREAD = 0.0075  # τ₀, of restarts on the hosts of our trials
 PRIOR_WEIGHT = 4.0  # d₀, degrees of freedom
 LEAST_SPREAD = 0.003  # no host is assumed to be calmer
 WIDE_SPREAD = 0.01  # beyond this restarts use Student t on their own values
-WIDE_RESTARTS = 6  # restarts that such an interval needs to be worthwhile
+_WIDE_RESTARTS = 6  # restarts that such an interval needs to be worthwhile
 TYPICAL_SHARE = 0.8  # of a comparison's error; its mean has the rest
 DECIDED_FACTOR = 1.2  # times the reported half-width, before a difference ends a cell
-LOOK_SHARE = 0.2  # of the remaining error, for each look; the last look uses all of it
+_LOOK_SHARE = 0.2  # of the remaining error, for each look; the last look uses all of it
 STRETCHES = 8  # time segments; the jackknife leaves one out at a time
 _LEAST_P, _HALVINGS = 1e-12, 40
 _CLEARLY = 2.0  # times the excess of its cell, before an arm has its own spread
@@ -274,7 +274,7 @@ def _order(count: int, alpha: float) -> tuple[int, tuple[float, float]]:
 
 def restarts_before_a_look(planned: int, *, is_wide: bool) -> int:
     """Return the restarts before anything ends a cell: more if they vary widely."""
-    return max(planned, WIDE_RESTARTS) if is_wide else planned
+    return max(planned, _WIDE_RESTARTS) if is_wide else planned
 
 
 def is_look(restarts: int, planned: int) -> bool:
@@ -297,8 +297,8 @@ def error_share(
     if is_fixed:
         return 1.0
     looks = sum(is_look(count, planned) for count in range(planned, restarts))
-    left = (1 - LOOK_SHARE) ** looks
-    return left if is_out_of_budget else LOOK_SHARE * left
+    left = (1 - _LOOK_SHARE) ** looks
+    return left if is_out_of_budget else _LOOK_SHARE * left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,20 +36,13 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 
 from envcompare.stats.intervals import ALPHA, CONTROL_LEVEL, Interval, student_factor
-from envcompare.stats.typical import (
-    DECIDED_FACTOR,
-    Contrast,
-    Floats,
-    Groups,
-    Spread,
-    stretched,
-)
+from envcompare.stats.typical import Contrast, Floats, stretched
 
 Verdict = Literal["equivalent", "slower", "faster", "inconclusive"]
 EQUAL_LEVEL = 1 - 2 * ALPHA  # of the intervals by which an arm is equivalent
-RARE_TIMES = 20  # times the usual; such slow steps get a statement on how rare they may be
+_RARE_TIMES = 20  # times the usual; such slow steps get a statement on how rare they may be
 _NO_MORE = 3.0  # events still possible at 95 % after none was seen
-Decider = Literal["typical", "mean"]
+_Decider = Literal["typical", "mean"]
 
 
 class AnyEvidence(Protocol):
@@ -146,7 +139,7 @@ def least_steps(margin: float) -> int:
     Of a kind not seen in n steps at most 3 ÷ n are expected at 95 % (the rule of three; Hanley and
     Lippman-Hand 1983, JAMA 249:1743), which lengthen the mean by 3 (20 − 1) ÷ n.
     """
-    return math.ceil(_NO_MORE * (RARE_TIMES - 1) / margin)
+    return math.ceil(_NO_MORE * (_RARE_TIMES - 1) / margin)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,57 +219,13 @@ class Headline:
     implied: Interval | None  # of the same mean, for equivalence
     excess: Interval | None  # mean minus typical step: at 95 %, not widened
 
-    @classmethod
-    def of(  # noqa: PLR0913 — each is an independent choice
-        cls,
-        typical: Interval,
-        mean: Contrast | None,
-        excess: Contrast | None,
-        *,
-        equal: Interval,
-        spread: Spread,
-        groups: Groups,
-        level: float,
-        widening: float,
-        widening_of_equal: float,
-    ) -> Headline:
-        """Return the headline of a reported typical step, and of a mean at its own level.
-
-        `equal` is the typical step at the level for equivalence, widened by `widening_of_equal`.
-        """
-        if mean is None or excess is None:
-            return cls(typical=typical, mean=None, implied=None, excess=None)
-        direct = mean.interval(
-            level=level,
-            factor=widening,
-            spread=spread,
-            groups=groups,
-            generations=typical.generations,
-        )
-        half, half_equal = (
-            student_factor(excess.df, level) * excess.error for level in (1 - ALPHA, EQUAL_LEVEL)
-        )
-        is_decided = widening > 1 and abs(direct.mean) > DECIDED_FACTOR * direct.half_width
-        return cls(
-            typical=typical,
-            mean=replace(direct, is_decided=is_decided),
-            implied=replace(
-                direct,
-                half_width=math.hypot(equal.half_width, widening_of_equal * half_equal),
-                level=EQUAL_LEVEL,
-            ),
-            excess=replace(
-                direct, mean=excess.mean, half_width=half, level=1 - ALPHA, is_decided=False
-            ),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """A verdict, and the estimate with the interval behind it."""
 
     verdict: Verdict
-    by: Decider
+    by: _Decider
     interval: Interval
 
 

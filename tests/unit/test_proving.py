@@ -37,7 +37,7 @@ from envcompare.proof.packages import package_changes
 from envcompare.proof.siffiles import SifFiles
 from envcompare.report.wording.proofwords import proof_texts
 from envcompare.run_folder.records import FactDifference, FingerprintValue, Proof
-from envcompare.stats.shares import excess_of_share, share_closed
+from envcompare.stats import excess_of_share, share_closed
 
 HOLDS = """import fcntl, os, sys, time
 fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
