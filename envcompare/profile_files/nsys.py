@@ -1,0 +1,685 @@
+"""Read a report of Nsight Systems from its SQLite export, checked to be complete.
+
+A report is first exported by nsys, if nsys is on PATH. Columns are selected by name, because every
+release adds some; a release may lack optional ones.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+import tempfile
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from envcompare.errors import ProfileError
+from envcompare.profile_files import (
+    KINDS,
+    ROW,
+    THREAD_BITS,
+    Numbers,
+    Rows,
+    Shape,
+    Table,
+    api_calls,
+    columns,
+    copy_groups,
+    first_duplicate,
+    in_launch_order,
+    innermost,
+    kernel_groups,
+    keys,
+    launching_calls,
+    untraced_graphs,
+    with_gpu_times,
+    without_memsets,
+)
+from envcompare.profile_files.rawfiles import SQLITE, convert, first_bytes, refusal
+from envcompare.run_folder.profiles import CopyKind, Device, Note, Profile
+from envcompare.text import cause_line, one_line
+
+_SCHEMA: Final = (3, 24)  # the newest known export schema, of nsys 2026.1
+_MARK: Final = "envcompare"  # the start/end range around the marked steps of a worker
+
+_KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
+_COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
+_GRAPHS: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+_CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
+_SYSTEM: Final = "TARGET_INFO_SYSTEM_ENV"
+_ENVIRONMENT: Final = "DeviceEnvironment"
+# Of torchrun, Open MPI, MPICH and a step of Slurm: its batch script has SLURM_PROCID and
+# SLURM_NTASKS too, of the whole job, and runs as one process (srun(1), sbatch(1)).
+_RANKS: Final = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+_NODE: Final = "graphNodeId"
+_GPUS: Final = "TARGET_INFO_GPU"
+
+_WHEN: Final = ("start", "end", "deviceId", "streamId")
+_WHO: Final = ("contextId", "correlationId", "globalPid")
+_SHAPE: Final = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+# CUpti_ActivityMemcpyKind; arrays (A) are in device memory.
+_DIRECTIONS: Final[dict[int, CopyKind]] = {
+    0: "other", 1: "HtoD", 2: "DtoH", 3: "HtoD", 4: "DtoH", 5: "DtoD", 6: "DtoD", 7: "DtoD",
+    8: "DtoD", 9: "HtoH", 10: "PtoP", 11: "unified", 12: "unified", 13: "unified",
+}  # fmt: skip
+_DIAGNOSTICS: Final = "DIAGNOSTIC_EVENT"  # nsys 2022.4 exports none; severity 1 is information
+_MOST_COMPLAINTS: Final = 20
+_ABOUT_DRIVER: Final = "CUDA driver version"
+_RANGES: Final = "NVTX_EVENTS"
+_START_END: Final = 60
+_IS_RANGE: Final = f"eventType IN (59, {_START_END})"  # 59 is push/pop; no mark, category or name
+_VERSIONED: Final = re.compile(r"_v\d+$")
+_HEADER_BYTES: Final = 100
+_STEPS: Final = 1_000_000  # of the SQLite virtual machine
+_LIMIT_S: Final = 3600.0  # for a whole file
+_HINT: Final = "export again: nsys export --type sqlite --lazy=false -f true -o OUT.sqlite REPORT"
+_COLLECT: Final = f"collect again, since the report itself may be damaged; if it is not, {_HINT}"
+
+_OF_TRACE: Final = re.compile(
+    r"ANALYSIS_DETAILS|CUPTI_ACTIVITY_KIND_|NVTX_EVENTS|TARGET_INFO_|OSRT_|SCHED_EVENTS|COMPOSITE_"
+)
+# Message of nsys: Report was created in Nsight Systems version (…), newer than your current version
+_NEWER: Final = re.compile(r"\bnewer than\b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trace:
+    """The rows that count, with notes on the others."""
+
+    kernels: Table
+    shapes: Sequence[Shape]
+    copies: Table
+    graphs: Table
+    calls: Table
+    call_names: Sequence[str]
+    ranges: Table
+    texts: Sequence[str]
+    notes: tuple[Note, ...] = ()
+
+
+def read(path: Path) -> Profile:
+    """Read an SQLite export, or a report if nsys is on PATH to export it.
+
+    Raises ProfileError for a file that is damaged, truncated or inconsistent.
+    """
+    with _open_export(path) as export:
+        meta = {
+            key: text
+            for table in ("META_DATA_EXPORT", "EXPORT_META_DATA")
+            for key, text in export.pairs(table, "name", "value").items()
+        }
+        version = meta.get("EXPORT_PRODUCT_VERSION", "")
+        schema = meta.get("EXPORT_SCHEMA_VERSION", "")
+        numbers = tuple(int(part) for part in schema.split(".")[:2] if part.isdecimal())
+        # a new major version may change the meaning of columns
+        if numbers >= (_SCHEMA[0] + 1,):
+            raise refusal(
+                path.name,
+                why=f"nsys {version or 'of a newer version'} wrote it with schema {schema}; "
+                f"envcompare reads schema {_SCHEMA[0]} only",
+                hint="upgrade envcompare, or export the report with an nsys of 2026 or before that "
+                "can read it",
+            )
+        if not export.is_of_nsys:
+            why = "it lacks the tables of an nsys export: StringIds and a trace"
+            raise refusal(path.name, why=why, hint=_HINT)
+        trace = _keep_marked(_read_trace(export))
+        source = f"nsys {version}".strip()
+        launched = launching_calls(trace.kernels, trace.calls)
+        kernels, sequence = kernel_groups(trace.kernels, trace.shapes, _ops(trace, launched))
+        newer = Note(kind="newer-schema", values={"newest": ".".join(map(str, _SCHEMA))})
+        tables = (trace.kernels, trace.copies, trace.graphs)
+        profile = Profile(
+            tool="nsys",
+            version=version,
+            format=f"SQLite schema {schema or 'without a number'}",
+            files=(path.name,),
+            kernels=kernels,
+            sequence=sequence,
+            copies=copy_groups(trace.copies),
+            api_calls=api_calls(trace.calls, trace.call_names),
+            quantities=(
+                without_memsets(trace.copies, source=source) if any(map(len, tables)) else ()
+            ),
+            notes=(
+                *trace.notes,
+                *(newer,) * (numbers > _SCHEMA),
+                *_notes(trace, export, launched),
+            ),
+        )
+        return with_gpu_times(profile, tables, _read_devices(export), source=source)
+
+
+def complaints(path: Path) -> tuple[str, ...]:
+    """Return the warnings nsys recorded during collection, each once; old versions have none.
+
+    Raises ProfileError for a damaged file.
+    """
+    with _open_export(path) as export:
+        return _complaints(export)
+
+
+def _complaints(export: _Export) -> tuple[str, ...]:
+    if not {"severity", "text"} <= export.columns(_DIAGNOSTICS):
+        return ()
+    query = (
+        f"SELECT DISTINCT CAST(text AS TEXT) FROM {_DIAGNOSTICS} "  # noqa: S608 — a name of the schema
+        f"WHERE severity > 1 LIMIT {_MOST_COMPLAINTS}"
+    )
+    return tuple(one_line(str(text)) for (text,) in export.query(query))
+
+
+def _read_trace(export: _Export) -> _Trace:
+    kernels, shapes = _read_kernels(export)
+    calls, names = _read_calls(export)
+    ranges, texts = _read_ranges(export)
+    copies = [
+        _read_copies(export, table)
+        for table in (_COPIES, "CUPTI_ACTIVITY_KIND_MEMSET")
+        if export.has(table)
+    ]
+    return _Trace(
+        kernels=in_launch_order(kernels),
+        shapes=shapes,
+        copies=np.concatenate([_empty(*ROW, "kind", "bytes", "place"), *copies]),
+        graphs=_read_graphs(export),
+        calls=calls,
+        call_names=names,
+        ranges=ranges,
+        texts=texts,
+    )
+
+
+def _empty(*names: str) -> Table:
+    return columns(dict.fromkeys(names, np.empty(0, dtype=np.int64)))
+
+
+def _keep_marked(trace: _Trace) -> _Trace:
+    """Return the work launched between the marks; everything if there are none."""
+    if _MARK not in trace.texts:
+        return trace
+    is_mark = trace.ranges["text"] == trace.texts.index(_MARK)
+    marked = trace.ranges[is_mark & (trace.ranges["type"] == _START_END)]
+    if not len(marked):
+        return trace
+
+    def within(rows: Table) -> tuple[Table, int]:
+        places = launching_calls(rows, trace.calls)
+        if not len(trace.calls):
+            return rows[:0], len(rows)
+        calls = trace.calls[places]
+        is_inside = _inside(marked, threads=calls["thread"], times=calls["start"])
+        return rows[is_inside & (places >= 0)], int((places < 0).sum())
+
+    kept = [within(rows) for rows in (trace.kernels, trace.copies, trace.graphs)]
+    is_own = _inside(marked, threads=trace.calls["thread"], times=trace.calls["start"])
+    counts: dict[str, int | str] = {"kept": len(kept[0][0]), "kernels": len(trace.kernels)}
+    notes = [Note(kind="marked-range", values={"range": _MARK, **counts})]
+    if lost := sum(count for _, count in kept):
+        notes.append(Note(kind="work-without-call", values={"rows": lost}))
+    (kernels, _), (copies, _), (graphs, _) = kept
+    return replace(
+        trace, kernels=kernels, copies=copies, graphs=graphs, calls=trace.calls[is_own],
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _ops(trace: _Trace, launched: Numbers) -> list[str]:
+    """Return for each kernel the innermost range on its launching thread."""
+    ranges = trace.ranges
+    if _MARK in trace.texts:
+        ranges = ranges[ranges["text"] != trace.texts.index(_MARK)]
+    if not len(ranges) or not len(trace.calls):
+        return []
+    calls = trace.calls[launched]
+    places = innermost(ranges, threads=calls["thread"], times=calls["start"])
+    return [
+        trace.texts[int(ranges["text"][place])] if call >= 0 and place >= 0 else ""
+        for call, place in zip(launched.tolist(), places, strict=True)
+    ]
+
+
+def _notes(trace: _Trace, export: _Export, launched: Numbers) -> Iterator[Note]:
+    for text in _complaints(export):
+        if _ABOUT_DRIVER in text:
+            yield Note(kind="text", values={"text": text})
+    if not any(map(len, (trace.kernels, trace.copies, trace.graphs))):
+        yield Note(kind="calls-without-gpu" if len(trace.calls) else "no-cuda-data")
+    lost = _launches_without_kernel(trace, launched)
+    if lost and len(trace.kernels):
+        yield Note(kind="launches-without-kernel", values={"launches": lost})
+    if len(trace.graphs):
+        yield Note(kind="whole-graphs", values={"graphs": len(trace.graphs)})
+    elif not export.has_any(_KERNELS, _NODE):  # a kernel that is a node of a graph
+        tables = (trace.kernels, trace.copies)
+        if untraced := untraced_graphs(trace.calls, trace.call_names, tables):
+            yield Note(kind="untraced-graphs", values={"graphs": untraced})
+    yield from _rank_notes(export)
+
+
+def _rank_notes(export: _Export) -> Iterator[Note]:
+    """Yield the rank of a distributed program, read from the recorded environment."""
+    texts = export.pairs(_SYSTEM, "name", "value").get(_ENVIRONMENT, "").split("\0")
+    variables = dict(text.split("=", 1) for text in texts if "=" in text)
+    for rank, size in _RANKS:
+        numbers = variables.get(rank, ""), variables.get(size, "")
+        if all(map(str.isdecimal, numbers)):  # the launcher nearest to the program decides
+            if int(numbers[1]) > 1:
+                values = {"rank": numbers[0], "world_size": numbers[1], "backend": "not recorded"}
+                yield Note(kind="distributed", values=values)
+            return
+
+
+def _launches_without_kernel(trace: _Trace, launched: Numbers) -> int:
+    launching = [
+        number
+        for number, name in enumerate(trace.call_names)
+        if name.startswith(("cudaLaunchKernel", "cuLaunchKernel"))
+    ]
+    is_launch = np.isin(trace.calls["name"], launching)
+    is_launch[launched[launched >= 0]] = False
+    return int(is_launch.sum())
+
+
+def _read_kernels(export: _Export) -> tuple[Table, list[Shape]]:
+    """Return the kernels, and the shapes that their `group` column indexes."""
+    if not export.has(_KERNELS):
+        return _empty(*ROW, "group", "place"), []
+    rows = export.numbers(_KERNELS, (*_WHEN, "demangledName", *_SHAPE), _WHO)
+    below = np.flatnonzero(np.min([rows[name] for name in _SHAPE], axis=0) < 1)
+    if len(below):
+        row = int(rows["place"][below[0]])
+        raise export.refusal(_KERNELS, "a grid or block below 1", row=row)
+    numbers = keys([rows[name] for name in ("demangledName", *_SHAPE)])
+    _, firsts, groups = np.unique(numbers, return_index=True, return_inverse=True)
+    shapes: list[Shape] = []
+    for first in rows[firsts]:
+        gx, gy, gz, bx, by, bz = (int(first[axis]) for axis in _SHAPE)
+        name = export.text(_KERNELS, "demangledName", first)
+        shapes.append((name, (gx, gy, gz), (bx, by, bz)))
+    table = columns({**_shared(rows), "group": groups, "place": rows["place"]})
+    _refuse_duplicates(export, _KERNELS, table)
+    return table, shapes
+
+
+def _read_copies(export: _Export, table: str) -> Table:
+    """Return copies or memsets."""
+    needed = (*_WHEN, "bytes", *(("copyKind",) if table == _COPIES else ()))
+    rows = export.numbers(table, needed, _WHO)
+    for row in rows[rows["bytes"] < 0]:
+        raise export.refusal(table, f"{row['bytes']} bytes", row=int(row["place"]))
+    kinds = np.full(len(rows), KINDS.index("memset"))
+    if table == _COPIES:
+        listed = export.pairs("ENUM_CUDA_MEMCPY_OPER", "id", "name")
+        # a lazy export leaves the list empty
+        known = {int(number) for number in listed if number.isdecimal()} or _DIRECTIONS.keys()
+        numbers, firsts, inverse = np.unique(
+            rows["copyKind"], return_index=True, return_inverse=True
+        )
+        for number, first in zip(numbers.tolist(), firsts, strict=True):
+            if number not in known:
+                why = f"unknown copyKind {number}"
+                raise export.refusal(table, why, row=int(rows["place"][first]))
+        named = [KINDS.index(_DIRECTIONS.get(number, "other")) for number in numbers.tolist()]
+        kinds = np.array(named)[inverse]
+    cells = {**_shared(rows), "kind": kinds, "bytes": rows["bytes"], "place": rows["place"]}
+    copies = columns(cells)
+    _refuse_duplicates(export, table, copies)
+    return copies
+
+
+def _shared(rows: Table) -> dict[str, Numbers]:
+    """Return the columns that kernels and copies share."""
+    names = ("globalPid", "correlationId", "start", "end", "deviceId", "contextId", "streamId")
+    cells = {ours: rows[name] for ours, name in zip(ROW, names, strict=False)}
+    return {**cells, "owner": np.full(len(rows), -1)}
+
+
+def _read_graphs(export: _Export) -> Table:
+    """Return graphs traced as a whole, without their kernels."""
+    names = ("start", "end", "device", "correlation", "process", "place")
+    if not export.has(_GRAPHS):
+        return _empty(*names)
+    rows = export.numbers(_GRAPHS, ("start", "end", "deviceId"), _WHO[1:])
+    return rows.view([(name, np.int64) for name in names])
+
+
+def _read_calls(export: _Export) -> tuple[Table, list[str]]:
+    """Return the API calls, and the names that their `name` column indexes."""
+    ours = ("start", "end", "name", "thread", "correlation", "place")
+    if not export.has(_CALLS):
+        return _empty(*ours), []
+    optional = ("globalTid", "correlationId")
+    rows = export.numbers(_CALLS, ("start", "end", "nameId"), optional)
+    _, firsts, inverse = np.unique(rows["nameId"], return_index=True, return_inverse=True)
+    names: dict[str, int] = {}
+    texts = (_VERSIONED.sub("", export.text(_CALLS, "nameId", row)) for row in rows[firsts])
+    numbers = np.array([names.setdefault(text, len(names)) for text in texts])
+    table = rows.view([(name, np.int64) for name in ours])
+    table["name"] = numbers[inverse]
+    _refuse_duplicates(export, _CALLS, table)
+    return table, list(names)
+
+
+def _read_ranges(export: _Export) -> tuple[Table, list[str]]:
+    """Return push/pop and start/end ranges, and the texts that their `text` column indexes."""
+    ranges, texts = Rows("type", "thread", "start", "end", "text"), dict[str, int]()
+    if not export.has(_RANGES):
+        return ranges.table(), []
+    cell = "CAST(text AS TEXT)" if "text" in export.columns(_RANGES) else "NULL"
+    # Both queries stream the table in row order.
+    query = f"SELECT {cell} FROM {_RANGES} WHERE {_IS_RANGE} ORDER BY rowid"  # noqa: S608 — constants
+    written = export.query(query)
+    optional = ("end", "globalTid", "textId")
+    numbers = export.rows(_RANGES, ("start", "eventType"), optional, where=_IS_RANGE)
+    for (start, kind, end, thread, number, row), (inline,) in zip(numbers, written, strict=True):
+        text = str(inline or "")
+        if not text and number >= 0:
+            text = export.string(_RANGES, "textId", number, row=row)
+        # a range without an end lasts until the end of the trace
+        last = np.iinfo(np.int64).max if end < 0 else end
+        ranges.add(kind, thread, start, last, texts.setdefault(text, len(texts)), row)
+    return ranges.table(), list(texts)
+
+
+def _inside(marked: Table, *, threads: Numbers, times: Numbers) -> npt.NDArray[np.bool_]:
+    """Return which times, on these threads, are inside a mark of the same process."""
+    is_inside = np.zeros(len(times), dtype=bool)
+    for mark in marked:
+        is_same_process = (threads >> THREAD_BITS) == (mark["thread"] >> THREAD_BITS)
+        is_inside |= is_same_process & (times >= mark["start"]) & (times <= mark["end"])
+    return is_inside
+
+
+def _refuse_duplicates(export: _Export, table: str, rows: Table) -> None:
+    """Raise ProfileError if two rows describe the same event."""
+    pair = first_duplicate(rows)
+    if pair is not None:
+        raise export.refusal(table, f"the same as row {pair[0]}", row=pair[1])
+
+
+def _read_devices(export: _Export) -> dict[int, Device]:
+    """Return the GPUs of the machine by number, used or not."""
+    if not export.has(_GPUS) or not {"id", "name"} <= export.columns(_GPUS):
+        return {}
+    there = export.columns(_GPUS)
+    wanted = ("id", "name", "chipName", "uuid", "smCount", "clockRate", "memoryBandwidth",
+              "computeMajor", "computeMinor")  # fmt: skip
+    cells = ", ".join(f'"{name}"' if name in there else "NULL" for name in wanted)
+    devices = {}
+    for row in export.query(f'SELECT {cells} FROM "{_GPUS}"'):  # noqa: S608 — names of the schema
+        cell = dict(zip(wanted, row, strict=True))
+        if not isinstance(cell["id"], int) or cell["id"] in devices:
+            raise export.refusal(_GPUS, f"id {cell['id']!r} is not a unique number")
+        # nsys writes 0 for an unknown value
+        counts = {key: n for key, n in cell.items() if isinstance(n, int) and n > 0}
+        clock, bandwidth = counts.get("clockRate"), counts.get("memoryBandwidth")
+        major, minor = counts.get("computeMajor"), counts.get("computeMinor", 0)
+        devices[cell["id"]] = Device(
+            name=str(cell["name"] or ""),
+            chip=str(cell["chipName"] or ""),
+            uuid=str(cell["uuid"] or ""),
+            compute_capability="" if major is None else f"{major}.{minor}",
+            multiprocessors=counts.get("smCount"),
+            clock_hz=None if clock is None else float(clock),
+            memory_bytes_per_s=None if bandwidth is None else float(bandwidth),
+        )
+    return devices
+
+
+class _Export:
+    """The tables of an export; every number is checked when it is read."""
+
+    def __init__(self, name: str, connection: sqlite3.Connection) -> None:
+        self.name = name
+        self._connection = connection
+        # No export contains views or virtual tables, which could run anything.
+        query = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
+        self._tables = frozenset(name for (name,) in connection.execute(query))
+        self._strings: dict[int, str] = {}
+
+    @property
+    def is_of_nsys(self) -> bool:
+        # exports of 2019 lack some tables
+        return "StringIds" in self._tables and any(map(_OF_TRACE.match, self._tables))
+
+    def has(self, table: str) -> bool:
+        """Return whether a table exists and has rows; older exports omit empty tables."""
+        if table not in self._tables:
+            return False
+        query = f'SELECT 1 FROM "{table}" LIMIT 1'  # noqa: S608 — a name of the schema
+        return self._connection.execute(query).fetchone() is not None
+
+    def has_any(self, table: str, column: str) -> bool:
+        """Return whether a table has the column, with a number above 0."""
+        if column not in self.columns(table):
+            return False
+        query = f'SELECT 1 FROM "{table}" WHERE "{column}" > 0 LIMIT 1'  # noqa: S608 — names of the schema
+        return self._connection.execute(query).fetchone() is not None
+
+    def columns(self, table: str) -> frozenset[str]:
+        """Return the column names of a table; none for a view or a missing table."""
+        if table not in self._tables:
+            return frozenset()
+        return frozenset(
+            row[1] for row in self._connection.execute(f'PRAGMA table_info("{table}")')
+        )
+
+    def rows(
+        self, table: str, needed: Sequence[str], optional: Sequence[str] = (), *, where: str
+    ) -> Iterator[tuple[int, ...]]:
+        """Return rows of integers, row number last; a missing optional value is -1.
+
+        Only rows that match `where` are checked. Raises ProfileError if a needed column or value
+        is missing.
+        """
+        self._check(table, needed, self._columns(table, needed, optional), where=where)
+        # Not a generator: closing an unfinished one fails after the database is closed.
+        return self._select(table, needed, optional, where=where)
+
+    def numbers(self, table: str, needed: Sequence[str], optional: Sequence[str] = ()) -> Table:
+        """Return the rows as a table of these columns and `place`.
+
+        An array of machine integers takes a tenth of the memory of Python objects and rejects
+        anything else; only then are the rows searched for the reason.
+        """
+        kept = self._columns(table, needed, optional)
+        cursor = self._select(table, needed, optional)
+        names = (*needed, *optional, "place")
+        try:
+            cells = array("q", chain.from_iterable(cursor))
+        except TypeError:
+            self._check(table, needed, kept)
+            raise
+        rows = np.asarray(cells).view([(name, np.int64) for name in names])
+        if {"start", "end"} <= set(names) and not (
+            (rows["start"] >= 0) & (rows["end"] >= rows["start"])
+        ).all():
+            self._check(table, needed, kept)
+        return rows
+
+    def _columns(
+        self, table: str, needed: Sequence[str], optional: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Return the optional columns that exist; raises ProfileError for a missing needed one."""
+        there = self.columns(table)
+        for name in needed:
+            if name not in there:
+                raise self.refusal(table, f"there is no column {name}")
+        return tuple(name for name in optional if name in there)
+
+    def _select(
+        self, table: str, needed: Sequence[str], optional: Sequence[str], *, where: str = "1"
+    ) -> sqlite3.Cursor:
+        kept = self._columns(table, needed, optional)
+        cells = [f'"{name}"' for name in needed]
+        cells += [f'COALESCE("{name}", -1)' if name in kept else "-1" for name in optional]
+        query = f'SELECT {", ".join(cells)}, rowid FROM "{table}" WHERE {where}'  # noqa: S608 — names of the schema
+        return self._connection.execute(query)
+
+    def _check(
+        self, table: str, needed: Sequence[str], optional: Sequence[str], *, where: str = "1"
+    ) -> None:
+        """Refuse the first row with a non-integer cell, or with an end before its start."""
+        wrong = [f"typeof(\"{name}\") <> 'integer'" for name in needed]
+        wrong += [f"typeof(\"{name}\") NOT IN ('integer', 'null')" for name in optional]
+        if {"start", "end"} <= {*needed, *optional}:
+            wrong += ['"end" < "start"', '"start" < 0']
+        names = ", ".join(f'"{name}"' for name in (*needed, *optional))
+        query = (
+            f'SELECT rowid, {names} FROM "{table}" WHERE {where} AND ({" OR ".join(wrong)}) LIMIT 1'  # noqa: S608 — names of the schema
+        )
+        wrong_row = self._connection.execute(query).fetchone()
+        if wrong_row is None:
+            return
+        number, *cells = wrong_row
+        row = dict(zip((*needed, *optional), cells, strict=True))
+        raise self.refusal(table, _reason(row, needed), row=number, hint=_COLLECT)
+
+    def pairs(self, table: str, key: str, value: str) -> dict[str, str]:
+        """Return a table of names and values; empty if the table or a column is missing."""
+        if not {key, value} <= self.columns(table):
+            return {}
+        query = f'SELECT "{key}", "{value}" FROM "{table}"'  # noqa: S608 — names of the schema
+        return {str(name): str(text) for name, text in self._connection.execute(query)}
+
+    def query(self, text: str) -> Iterator[tuple[object, ...]]:
+        return self._connection.execute(text)
+
+    def text(self, table: str, column: str, row: np.void) -> str:
+        """Return the text whose number is in a column; raises ProfileError if there is none."""
+        return self.string(table, column, int(row[column]), row=int(row["place"]))
+
+    def string(self, table: str, column: str, number: int, *, row: int) -> str:
+        """Return a string of StringIds; raises ProfileError if the number has none."""
+        if number in self._strings:
+            return self._strings[number]
+        query = "SELECT value FROM StringIds WHERE id = ?"
+        values = self._connection.execute(query, (number,)).fetchmany(2)
+        if len(values) != 1 or not isinstance(values[0][0], str):
+            rows = "no row" if not values else "no single text"
+            raise self.refusal(table, f"{column} {number} has {rows} in StringIds", row=row)
+        self._strings[number] = values[0][0]
+        return self._strings[number]
+
+    def refusal(
+        self, table: str, why: str, *, row: int | None = None, hint: str = _HINT
+    ) -> ProfileError:
+        """Return the error for a table or one of its rows."""
+        place = f"table {table}" if row is None else f"table {table}, row {row}"
+        return refusal(self.name, why=f"{place}: {why}", hint=hint)
+
+
+def _reason(row: dict[str, object], needed: Sequence[str]) -> str:
+    for name, cell in row.items():
+        if cell is None and name in needed:
+            return f"{name} is NULL"
+        if cell is not None and not isinstance(cell, int):
+            return f"{name} is {cell!r}, not a whole number"
+    start, end = row["start"], row["end"]
+    assert isinstance(start, int)
+    return f"start {start} is before 0" if start < 0 else f"end {end} is before start {start}"
+
+
+@contextmanager
+def _open_export(path: Path) -> Iterator[_Export]:
+    """Open an export read-only, or a report if nsys is on PATH to export it.
+
+    Raises ProfileError if it is incomplete, or if nsys is missing, with the command to run.
+    """
+    with _export_path(path) as database, _connect(database) as connection:
+        yield _Export(path.name, connection)
+
+
+@contextmanager
+def _connect(path: Path) -> Iterator[sqlite3.Connection]:
+    _check_file(path)
+    connection, end = None, time.monotonic() + _LIMIT_S
+    try:
+        # `immutable` creates no lock or journal next to a file on a shared disk.
+        uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+        connection = sqlite3.connect(uri, uri=True)
+        # an environment variable may contain any bytes
+        connection.text_factory = lambda raw: raw.decode(errors="replace")
+        # Python handles Ctrl-C only in this callback
+        connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+        verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if verdict != "ok":
+            raise refusal(path.name, why=f"the database is damaged: {verdict}", hint=_HINT)
+        yield connection
+    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+        if time.monotonic() > end:
+            why = f"reading it takes longer than {_LIMIT_S / 60:.0f} min"
+            hint = "collect fewer steps, and export again"
+            raise refusal(path.name, why=why, hint=hint) from error
+        raise refusal(path.name, why=f"the database is damaged: {error}", hint=_HINT) from error
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+def _check_file(path: Path) -> None:
+    """Refuse a file that is not SQLite, is truncated, or is still being written."""
+    head = first_bytes(path, _HEADER_BYTES)
+    size = path.stat().st_size
+    if not head.startswith(SQLITE) or len(head) < _HEADER_BYTES:
+        raise refusal(path.name, why="it is not an SQLite database", hint=_HINT)
+    page = int.from_bytes(head[16:18], "big")
+    whole = (65536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
+    if size < whole:
+        raise refusal(path.name, why=f"it is cut off after {size} of {whole} bytes", hint=_HINT)
+    for ending in ("-wal", "-journal"):
+        journal = path.with_name(path.name + ending)
+        if journal.is_file() and journal.stat().st_size:
+            raise refusal(
+                path.name, why=f"it is still being written: {journal.name} exists", hint=_HINT
+            )
+
+
+@contextmanager
+def _export_path(path: Path) -> Iterator[Path]:
+    """Yield the path of an export, or of a temporary export of a report."""
+    if path.suffix.lower() not in {".nsys-rep", ".qdrep"}:
+        yield path
+        return
+    command = " ".join(_command(path.name, f"{path.stem}.sqlite"))
+    hint = f"with the nsys that collected it, or a newer one: {command}"
+    if shutil.which("nsys") is None:
+        why = "this is a report of nsys, and nsys, which exports it, is not on PATH"
+        raise refusal(path.name, why=why, hint=hint)
+    if not path.is_file():
+        raise refusal(path.name, why="there is no such file", hint=hint)
+    with tempfile.TemporaryDirectory(prefix="envcompare-") as folder:
+        database = Path(folder, f"{path.stem}.sqlite")
+        argv = _command(str(path.resolve()), str(database))
+        done, newer = convert(argv, file=path.name, newer=_NEWER, hint=hint)
+        if done.returncode or not database.is_file():
+            cause = cause_line(done.stdout + done.stderr, brief="")
+            why = f"nsys cannot export it: {cause or f'exit code {done.returncode}'}"
+            if newer:
+                why = f"the nsys on PATH is older than the report: {newer}"
+            raise refusal(path.name, why=why, hint=hint)
+        yield database
+
+
+def _command(report: str, database: str) -> tuple[str, ...]:
+    return (
+        "nsys", "export", "--type=sqlite", "--lazy=false", "--force-overwrite=true",
+        f"--output={database}", report,
+    )  # fmt: skip
