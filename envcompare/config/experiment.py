@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,6 @@ from envcompare.config.settings import (
 from envcompare.config.workloads import (
     Known,
     Workload,
-    WorkloadInfo,
     choose_workloads,
     info_of,
     out_of_range,
@@ -55,15 +53,13 @@ from envcompare.run_folder.records import Goal, ProfileChoice, Scalar
 from envcompare.text import listed
 
 BATCH = "batch"
-DOUBLINGS = 6  # from the first size, if no last one is given
+_DOUBLINGS = 6  # from the first size, if no last one is given
 CPU_MEMORY_MIB = 1024  # of a try on a CPU, if no limit is given; a GPU has its own
 _MOST = 1 << 20  # samples of a given batch
-_MEMORY = re.compile(r"memory=([0-9]{1,9})")
 _LEAST_MIB = 16
-_SIZES = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
+_SEARCH = re.compile(r"\s*batch(?:=([0-9]{1,9})-([0-9]{1,9}))?\s*(?:,\s*memory=([0-9]{1,9})\s*)?")
 _GOAL = re.compile(r"(\w+)=([0-9.eE+-]+)(?:,\s*epochs=([0-9]{1,5}))?")
 EPOCHS = 20  # limit, if none is given
-_FORM = "the form is batch, batch=FIRST-LAST or batch=FIRST-LAST,memory=MIB"
 _MAX_CPUS = 8192  # NR_CPUS of the largest Linux kernels
 _CPUS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _SHORT_S = 120.0  # of budget; a longer one allows more launches
@@ -82,8 +78,11 @@ class BatchSearch:
 
     def sizes(self, own: int) -> tuple[int, ...]:
         """Return the sizes to try, by doubling; `own` is the batch of the workload."""
-        first = self.first or own
-        return tuple(_doubled(first, self.last or first << DOUBLINGS))
+        sizes = [self.first or own]
+        last = self.last or sizes[0] << _DOUBLINGS
+        while sizes[-1] * 2 <= last:
+            sizes.append(sizes[-1] * 2)
+        return tuple(sizes)
 
     @property
     def limit(self) -> str:
@@ -93,12 +92,6 @@ class BatchSearch:
         return f"the memory of a GPU, or {CPU_MEMORY_MIB} MiB of private memory on a CPU"
 
 
-def _doubled(size: int, last: int) -> Iterator[int]:
-    while size <= last:
-        yield size
-        size *= 2
-
-
 def parse_search(text: str | None) -> BatchSearch | None:
     """Parse `batch[=FIRST-LAST][,memory=MIB]`; None stays None.
 
@@ -106,52 +99,28 @@ def parse_search(text: str | None) -> BatchSearch | None:
     """
     if text is None:
         return None
-    what, *rest = (part.strip() for part in text.split(","))
-    kind, equals, span = what.partition("=")
-    sizes = _SIZES.fullmatch(span) if equals else None
-    if kind != BATCH or bool(equals) != bool(sizes):
-        raise _not_understood(text, _FORM)
-    search = BatchSearch(memory_mib=_memory(text, rest))
-    if sizes is None:
-        return search
-    first, last = int(sizes[1]), int(sizes[2])
-    if not 1 <= first <= last // 2 or last > _MOST:
-        raise _not_understood(
-            text, f"FIRST is at least 1, LAST at least twice as much and at most {_MOST}"
-        )
-    return replace(search, first=first, last=last)
-
-
-def _memory(text: str, rest: list[str]) -> int | None:
-    if not rest:
-        return None
-    named = _MEMORY.fullmatch(rest[0])
-    if len(rest) > 1 or named is None or int(named[1]) < _LEAST_MIB:
-        raise _not_understood(text, f"{_FORM}; MIB is a whole number from {_LEAST_MIB} up")
-    return int(named[1])
-
-
-def _not_understood(text: str, details: str) -> ConfigError:
-    return ConfigError(
+    why = "the form is batch, batch=FIRST-LAST or batch=FIRST-LAST,memory=MIB"
+    if parts := _SEARCH.fullmatch(text):
+        first, last, mib = (int(part) if part else None for part in parts.groups())
+        is_span = first is None or last is None or (1 <= first <= last // 2 and last <= _MOST)
+        if not is_span:
+            why = f"FIRST is at least 1, LAST at least twice as much and at most {_MOST}"
+        elif mib is not None and mib < _LEAST_MIB:
+            why = f"MIB is a whole number from {_LEAST_MIB} up"
+        else:
+            return BatchSearch(first=first, last=last, memory_mib=mib)
+    raise ConfigError(
         f"--search {text} is not understood",
-        details=details,
+        details=why,
         hint="for example --search batch, or --search batch=16-1024",
     )
 
 
-def with_sizes(
-    search: BatchSearch | None, workloads: tuple[Workload, ...], known: Known
-) -> tuple[Workload, ...]:
-    """Return the workloads with the sizes of the search as values of their batch.
-
-    Raises ConfigError for a workload without a batch, or with one that is already set.
-    """
-    if search is None:
-        return workloads
-    return tuple(_with_sizes(search, workload, known) for workload in workloads)
-
-
 def _with_sizes(search: BatchSearch, workload: Workload, known: Known) -> Workload:
+    """Return the workload with the sizes of the search as values of its batch.
+
+    Raises ConfigError if it has no batch, or one that is already set.
+    """
     info = info_of(workload, known)
     own = info.parameters.get(BATCH)
     if type(own) is not int or own < 1:
@@ -173,21 +142,15 @@ def _with_sizes(search: BatchSearch, workload: Workload, known: Known) -> Worklo
             hint=f"give batches instead, as in --set {workload.name}.batch=8,16",
         )
     sizes = search.sizes(own)
-    _check_range(info, sizes)
-    values: tuple[tuple[str, tuple[Scalar, ...]], ...] = (*workload.parameters, (BATCH, sizes))
-    return replace(workload, parameters=tuple(sorted(values)))
-
-
-def _check_range(info: WorkloadInfo, sizes: tuple[int, ...]) -> None:
-    """Refuse sizes that the workload does not accept."""
-    accepted = info.ranges.get(BATCH, (None, None))
     for size in (sizes[0], sizes[-1]):
-        if wanted := out_of_range(size, accepted):
+        if wanted := out_of_range(size, info.ranges.get(BATCH, (None, None))):
             raise ConfigError(
                 f"--search batch: {info.name} does not accept a batch of {size}",
                 details=f"it accepts {wanted}",
                 hint="name sizes in that range, as in --search batch=16-1024",
             )
+    values: tuple[tuple[str, tuple[Scalar, ...]], ...] = (*workload.parameters, (BATCH, sizes))
+    return replace(workload, parameters=tuple(sorted(values)))
 
 
 def parse_until(text: str | None) -> Goal | None:
@@ -208,10 +171,8 @@ def parse_until(text: str | None) -> Goal | None:
     return Goal(metric=parts[1], value=value, epochs=epochs)
 
 
-def require_metric(goal: Goal | None, workloads: tuple[Workload, ...], known: Known) -> None:
+def _require_metric(goal: Goal, workloads: tuple[Workload, ...], known: Known) -> None:
     """Raise ConfigError for a workload that does not report the metric of a goal."""
-    if goal is None:
-        return
     for workload in workloads:
         metrics = info_of(workload, known).metrics
         if goal.metric in metrics:
@@ -312,18 +273,22 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
         workloads=() if given.workload else DEFAULTS.workloads,
     )
     settings = merge(given, usual)
+    _check_together(settings)
     items = expand_stacks(listed(settings.envs), chosen_stacks(settings.stacks))
     given_options = settings.docker_options
     options = (given_options,) if isinstance(given_options, str) else (given_options or ())
     arms = with_options(parse_arms(items, known.environments), options)
     rest = _rest(settings)
     search = parse_search(settings.search)
-    workloads = with_sizes(search, choose_workloads(settings, known), known)
+    workloads = choose_workloads(settings, known)
+    if search is not None:
+        workloads = tuple(_with_sizes(search, one, known) for one in workloads)
     until = parse_until(settings.until)
-    require_metric(until, workloads, known)
+    if until is not None:
+        _require_metric(until, workloads, known)
     if settings.rendezvous is not None:
         arms = on_network(arms)
-        _check_spread(workloads, settings, known)
+        _require_ranks(workloads, known)
     if settings.compare is not None:
         arms, workloads = _by_values(settings.compare, arms, workloads, known=known)
     if settings.restarts is not None and any(one.program is not None for one in workloads):
@@ -334,7 +299,7 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     _check_placed(rest["places"], workloads, settings, known)
     allocation = parse_allocation(settings.allocation, os.environ, now_s=time.time())
     if allocation is not None:
-        check_allocation(arms, hosts=settings.hosts, places=rest["places"])
+        check_allocation(arms, rest["places"])
     return Experiment(
         arms=arms,
         reference=chosen_reference(settings.reference, arms),
@@ -378,30 +343,14 @@ def _check_placed(
             )
 
 
-def _check_spread(workloads: tuple[Workload, ...], settings: Settings, known: Known) -> None:
-    """Raise ConfigError for what cannot be spread over hosts."""
+def _require_ranks(workloads: tuple[Workload, ...], known: Known) -> None:
+    """Raise ConfigError for a workload whose ranks cannot be spread over hosts."""
     able = [name for name, info in known.workloads.items() if info.spreads_ranks]
     others = [one.name for one in workloads if one.name not in able or one.path or one.program]
-    names = ", ".join(able)
     if others:
         raise ConfigError(
             f"--rendezvous: {', '.join(others)} has no ranks on several hosts",
-            hint=f"give only --workloads {names}",
-        )
-    if settings.search is not None:
-        raise ConfigError(
-            "--rendezvous and --search exclude each other",
-            hint=f"find the batch on one host, then give --set {names}.batch=N",
-        )
-    if settings.place is not None:
-        raise ConfigError(
-            "--rendezvous and --place exclude each other",
-            hint="leave one of them out",
-        )
-    if settings.allocation is not None:
-        raise ConfigError(
-            "--rendezvous and --allocation exclude each other",
-            hint="name the hosts with --hosts",
+            hint=f"give only --workloads {', '.join(able)}",
         )
 
 
@@ -488,7 +437,6 @@ def _measuring(settings: Settings) -> dict[str, Any]:
     target = settings.target / 100 if settings.target is not None else margin / 2
     budget = values.budget_s if settings.budget is None else settings.budget
     check_ranges(settings)
-    _check_together(settings)
     restarts = settings.restarts or max(restarts_of(preset, budget), settings.sessions or 1)
     return {
         "preset": preset,
@@ -527,17 +475,38 @@ def restarts_of(preset: Preset, budget_s: float) -> int:
     return PRESETS["quick" if budget_s < _SHORT_S else "default"].min_restarts
 
 
+_EITHER = "leave one of them out"
+_EXCLUSIVE = (
+    ("--variant cpu", "--device cuda", _EITHER),
+    ("--rendezvous", "--search", "find the batch on one host, then give --set W.batch=N"),
+    ("--rendezvous", "--place", _EITHER),
+    ("--rendezvous", "--allocation", "name the hosts with --hosts"),
+    ("--hosts", "--allocation", _EITHER),
+    ("--search", "--place", "find the batch first, then give --place and --set W.batch=N"),
+    ("--cold-start", "--no-startup", _EITHER),
+    ("--data", "--download", _EITHER),
+)
+"""Two options that exclude each other, and what to do about it."""
+
+
 def _check_together(settings: Settings) -> None:
-    if settings.variant == "cpu" and settings.device == "cuda":
-        raise ConfigError(
-            "--variant cpu and --device cuda exclude each other",
-            hint="leave one of them out",
-        )
-    if settings.search is not None and settings.place is not None:
-        raise ConfigError(
-            "--search and --place exclude each other",
-            hint="find the batch first, then give --place and --set W.batch=N",
-        )
+    """Raise ConfigError for options that exclude or need each other."""
+    given = {
+        "--variant cpu": settings.variant == "cpu",
+        "--device cuda": settings.device == "cuda",
+        "--rendezvous": settings.rendezvous is not None,
+        "--search": settings.search is not None,
+        "--place": settings.place is not None,
+        "--allocation": settings.allocation is not None,
+        "--hosts": settings.hosts is not None,
+        "--cold-start": settings.cold_start,
+        "--no-startup": not settings.startup,
+        "--data": settings.data is not None,
+        "--download": settings.download,
+    }
+    for first, second, hint in _EXCLUSIVE:
+        if given[first] and given[second]:
+            raise ConfigError(f"{first} and {second} exclude each other", hint=hint)
     if (settings.restarts is None) != (settings.rounds is None):
         raise ConfigError(
             "--restarts and --rounds belong together",
@@ -548,11 +517,6 @@ def _check_together(settings: Settings) -> None:
             f"--sessions {settings.sessions} needs as many restarts, and --restarts plans "
             f"{settings.restarts}",
             hint="give more --restarts, or fewer --sessions",
-        )
-    if settings.cold_start and not settings.startup:
-        raise ConfigError(
-            "--cold-start and --no-startup exclude each other",
-            hint="leave one of them out",
         )
 
 
@@ -587,11 +551,6 @@ def _rest(settings: Settings) -> dict[str, Any]:
         )
     if settings.base_image is not None:
         check_image(settings.base_image, flag="--base-image")
-    if settings.data is not None and settings.download:
-        raise ConfigError(
-            "--data and --download exclude each other",
-            hint="leave one of them out",
-        )
     if settings.download and settings.workload:
         raise ConfigError(
             "--download is only for bundled workloads",

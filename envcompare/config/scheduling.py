@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -97,10 +98,9 @@ def parse_allocation(
 
 def parse_gres(text: str) -> Gres:
     """Read what each node must have, as in `gpu:a100:2`; raises ConfigError for another form."""
-    match = _GRES.fullmatch(text)
-    if match is None:
-        raise _wrong(f"gres={text}", "the form is NAME, NAME:COUNT, NAME:TYPE or NAME:TYPE:COUNT")
-    return _gres(match)
+    if match := _GRES.fullmatch(text):
+        return _gres(match)
+    raise _wrong(f"gres={text}", "the form is NAME, NAME:COUNT, NAME:TYPE or NAME:TYPE:COUNT")
 
 
 def offered_gres(text: str) -> tuple[Gres, ...]:
@@ -114,18 +114,12 @@ def _gres(match: re.Match[str]) -> Gres:
     return Gres(name=match["name"], type=match["type"] or "", count=count)
 
 
-def check_allocation(arms: Sequence[Arm], *, hosts: object, places: Sequence[Place]) -> None:
+def check_allocation(arms: Sequence[Arm], places: Sequence[Place]) -> None:
     """Refuse what an allocation cannot hold.
 
-    Raises ConfigError for --hosts, for an environment whose processes a daemon starts, since they
-    would outlive the job and escape its limits, and for data in a node's memory that would outlive
-    the job.
+    Raises ConfigError for an environment whose processes a daemon starts, since they would outlive
+    the job and escape its limits, and for data in a node's memory that would outlive the job.
     """
-    if hosts is not None:
-        raise ConfigError(
-            "--hosts and --allocation exclude each other",
-            hint="leave one of them out",
-        )
     of_daemons = [arm.id for arm in arms if arm.traits.is_daemons]
     if of_daemons:
         raise ConfigError(
@@ -133,15 +127,13 @@ def check_allocation(arms: Sequence[Arm], *, hosts: object, places: Sequence[Pla
             details="a daemon starts its processes outside the job, beyond its limits",
             hint="choose other environments, for example --envs vm,singularity",
         )
-    pairs = ((arm, place) for arm in arms for place in places)
-    for arm, place in pairs:
-        if _RUN not in arm.traits.placing(place).folder:
-            continue
-        raise ConfigError(
-            f"{arm.id} cannot have its data at `{place}` in an allocation",
-            details="a cancelled job would leave them in /dev/shm of the node",
-            hint="leave the place or the arm out",
-        )
+    for arm, place in itertools.product(arms, places):
+        if _RUN in arm.traits.placing(place).folder:
+            raise ConfigError(
+                f"{arm.id} cannot have its data at `{place}` in an allocation",
+                details="a cancelled job would leave them in /dev/shm of the node",
+                hint="leave the place or the arm out",
+            )
 
 
 def check_time(

@@ -28,7 +28,7 @@ waiting for a host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NumberRange:
+class _NumberRange:
     """The numbers that an option accepts; `text` describes them in an error."""
 
     text: str
@@ -40,13 +40,13 @@ class NumberRange:
         return math.isfinite(number) and self.above < number <= self.most
 
 
-_SECONDS = NumberRange(text=f"seconds above 0, {LONGEST_S:.0f} (30 days) at most", most=LONGEST_S)
-_PATIENCE = NumberRange(
+_SECONDS = _NumberRange(text=f"seconds above 0, {LONGEST_S:.0f} (30 days) at most", most=LONGEST_S)
+_PATIENCE = _NumberRange(
     text=f"seconds from 0 to {LONGEST_S:.0f} (30 days)", above=math.nextafter(0, -1), most=LONGEST_S
 )
-_COUNT = NumberRange(text="a whole number from 1 to 1000", most=1000)
-_STEPS = NumberRange(text="a whole number from 1 to 2000", most=2000)
-_PERCENT = NumberRange(text="a percentage above 0 and below 100", most=math.nextafter(100, 0))
+_COUNT = _NumberRange(text="a whole number from 1 to 1000", most=1000)
+_STEPS = _NumberRange(text="a whole number from 1 to 2000", most=2000)
+_PERCENT = _NumberRange(text="a percentage above 0 and below 100", most=math.nextafter(100, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Option:
     off: str = ""  # the flag that turns it off, if not --no-NAME
     is_repeated: bool = False
     bare: float | None = None  # the value of the flag without a number, if that is allowed
-    range: NumberRange | None = None
+    range: _NumberRange | None = None
 
 
 _of_where = partial(Option, group="where")
@@ -183,7 +183,7 @@ class Settings(
         _of_where(
             "Number of hosts to measure on at once.",
             default=32,
-            range=NumberRange(text=f"a whole number from 1 to {_MAX_JOBS}", most=_MAX_JOBS),
+            range=_NumberRange(text=f"a whole number from 1 to {_MAX_JOBS}", most=_MAX_JOBS),
         ),
     ] = None
     workloads: Annotated[
@@ -264,7 +264,7 @@ class Settings(
             "budget.",
             "N",
             default=1,
-            range=NumberRange(text="a whole number from 1 to 100", most=100),
+            range=_NumberRange(text="a whole number from 1 to 100", most=100),
         ),
     ] = None
     seed: Annotated[int | None, Option("Seed for every random choice.")] = None
@@ -278,7 +278,7 @@ class Settings(
             "Compute threads in every arm; `as-run` leaves the number to each arm.",
             "N|as-run",
             default=1,
-            range=NumberRange(text=f"a whole number from 1 to {_MAX_THREADS}", most=_MAX_THREADS),
+            range=_NumberRange(text=f"a whole number from 1 to {_MAX_THREADS}", most=_MAX_THREADS),
         ),
     ] = None
     pin: Annotated[
@@ -313,7 +313,7 @@ class Settings(
             "CPU pressure above which the machine counts as busy.",
             "PERCENT",
             default=10.0,
-            range=NumberRange(text="a finite percentage above 0"),
+            range=_NumberRange(text="a finite percentage above 0"),
         ),
     ] = None
     quiet_load: Annotated[
@@ -322,7 +322,7 @@ class Settings(
             "Runnable tasks at which the machine counts as busy.",
             "N",
             default_text="CPUs + 1",
-            range=NumberRange(text="a finite number above 0"),
+            range=_NumberRange(text="a finite number above 0"),
         ),
     ] = None
     stabilise: Annotated[
@@ -442,7 +442,7 @@ def options() -> dict[str, tuple[Option, tuple[Any, ...]]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PresetValues:
+class _PresetValues:
     """Margin and target as fractions, budget of a cell in seconds.
 
     The target is half the margin: with a target equal to the margin, two equal environments would
@@ -455,10 +455,10 @@ class PresetValues:
     min_restarts: int
 
 
-PRESETS: dict[Preset, PresetValues] = {
-    "quick": PresetValues(margin=0.05, target=0.025, budget_s=90, min_restarts=2),
-    "default": PresetValues(margin=0.02, target=0.01, budget_s=600, min_restarts=4),
-    "strict": PresetValues(margin=0.01, target=0.005, budget_s=1800, min_restarts=6),
+PRESETS: dict[Preset, _PresetValues] = {
+    "quick": _PresetValues(margin=0.05, target=0.025, budget_s=90, min_restarts=2),
+    "default": _PresetValues(margin=0.02, target=0.01, budget_s=600, min_restarts=4),
+    "strict": _PresetValues(margin=0.01, target=0.005, budget_s=1800, min_restarts=6),
 }
 
 
