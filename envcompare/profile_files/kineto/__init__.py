@@ -6,9 +6,9 @@ Operator times are summed as in torch.profiler: self time and total time.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -38,11 +38,9 @@ from envcompare.text import counted
 
 _SOURCE: Final = "torch.profiler"
 _RANGE: Final = re.compile(r"__.*|\d+")  # not named after a kernel
-_BY_KERNELS: Final = "ROCm sets memory with kernels; the trace does not record their bytes"
 # An operator has a namespace. c10d operators pass a collective to the backend, and hooks that wait
 # for one run in autograd operators, whose nodes, such as AddmmBackward0, have no namespace.
 _COMPUTES: Final = re.compile(r"(?!c10d::|(?:torch::)?autograd::)[\w.]+::")
-_OF_LAUNCHES: Final = ("launch_count", "kernel_time_ns")
 # ncclKernel_* up to NCCL 2.18, ncclDevKernel_* since, nccl…Kernel_* before both; RCCL, the AMD
 # counterpart, uses the same names.
 _NCCL: Final = re.compile(r"\bnccl(?:Dev)?Kernel|^(?:void )?nccl\w*")
@@ -63,29 +61,43 @@ def read(path: Path) -> Profile:
         table.table() for table in (rows.copies, rows.calls, rows.operators)
     )
     for table in (kernels, copies, calls, operators):
-        _refuse_duplicates(trace, table)
+        if pair := first_duplicate(table):
+            raise trace.refusal(pair[1], f"the same as event {pair[0]}")
     if rows.counters:
         return _counter_profile(trace, rows, kernels)
     names = tuple(rows.names)
     devices = _devices(trace)
     call_names = {names[number] for number in np.unique(calls["name"]).tolist()}
-    is_rocm = _is_rocm(devices, call_names)
+    is_rocm = any(vendor_of(device.name) == "AMD" for device in devices.values())
+    is_rocm |= any(name.startswith("hip") for name in call_names)
     timed = _timed_profile(trace, rows, (kernels, copies, calls, operators))
     has_gpu = bool(len(kernels) or len(copies))
-    hidden = _BY_KERNELS if is_rocm else ""
+    hidden = "ROCm sets memory with kernels; the trace does not record their bytes" * is_rocm
+    notes = list(_notes(trace, has_gpu=has_gpu))
+    graphs = untraced_graphs(calls, names, (kernels, copies))
+    # only if every recorded row has its own launching call
+    if graphs and all((launching_calls(table, calls) >= 0).all() for table in (kernels, copies)):
+        notes.append(Note(kind="untraced-graphs", values={"graphs": graphs}))
+    quantities: list[Quantity] = []
+    if rows.occupancy_ns:
+        quantities.append(
+            Quantity(
+                name="estimated_occupancy",
+                value=rows.occupancy_weighted / OCCUPANCY_PARTS / rows.occupancy_ns,
+                unit="%",
+                rule="time-weighted",
+                source=_SOURCE,
+                scope="computed from grid, block and registers; not measured",
+            )
+        )
+    quantities += _collectives(kernels, rows, is_rocm=is_rocm)
+    quantities += _host_collectives(rows, operators)
+    quantities += without_memsets(copies, source=_SOURCE, hidden=hidden) if has_gpu else ()
     timed = replace(
         timed,
         step_busy_ns=_busy_of_steps(rows, calls, (kernels, copies)),
-        quantities=(
-            *_occupancy(rows),
-            *_collectives(kernels, rows, is_rocm=is_rocm),
-            *_host_collectives(rows, operators),
-            *(without_memsets(copies, source=_SOURCE, hidden=hidden) if has_gpu else ()),
-        ),
-        notes=(
-            *_notes(trace, has_gpu=has_gpu),
-            *_untraced_graphs(calls, names, (kernels, copies)),
-        ),
+        quantities=tuple(quantities),
+        notes=tuple(notes),
     )
     is_cuda = any(name.startswith("cuda") for name in call_names)
     vendor = "AMD" if is_rocm else "NVIDIA" if is_cuda else rows.vendor
@@ -164,7 +176,7 @@ def _sums(ranges: tuple[Kernel, ...], *, has_launches: bool) -> Iterator[Quantit
     scope = counted(sum(kernel.calls for kernel in ranges), "range of the CUPTI profiler",
                     "ranges of the CUPTI profiler")  # fmt: skip
     for quantity in with_quantities(whole).quantities:
-        if quantity.name not in _OF_LAUNCHES:
+        if quantity.name not in {"launch_count", "kernel_time_ns"}:
             yield replace(quantity, source=_SOURCE, scope=scope)
     if not has_launches:
         yield Quantity(
@@ -173,45 +185,9 @@ def _sums(ranges: tuple[Kernel, ...], *, has_launches: bool) -> Iterator[Quantit
         )  # fmt: skip
 
 
-def _is_rocm(devices: Mapping[int, Device], calls: set[str]) -> bool:
-    """Return whether the trace comes from AMD GPUs, judged by their names or by HIP calls."""
-    names = (device.name for device in devices.values())
-    return any(vendor_of(name) == "AMD" for name in names) or any(
-        name.startswith("hip") for name in calls
-    )
-
-
-def _refuse_duplicates(trace: Trace, table: Table) -> None:
-    pair = first_duplicate(table)
-    if pair is not None:
-        raise trace.refusal(pair[1], f"the same as event {pair[0]}")
-
-
 def _format(trace: Trace) -> str:
     schema = trace.head.get("schemaVersion")
     return "Chrome trace" if schema is None else f"Chrome trace, schema {schema}"
-
-
-def _occupancy(rows: EventRows) -> Iterator[Quantity]:
-    """Yield the occupancy that Kineto estimates from launch shapes."""
-    if rows.occupancy_ns:
-        yield Quantity(
-            name="estimated_occupancy",
-            value=rows.occupancy_weighted / OCCUPANCY_PARTS / rows.occupancy_ns,
-            unit="%",
-            rule="time-weighted",
-            source=_SOURCE,
-            scope="computed from grid, block and registers; not measured",
-        )
-
-
-def _is_nccl(name: str) -> bool:
-    return _NCCL.search(name) is not None
-
-
-def _is_collective(name: str) -> bool:
-    """Return whether a kernel exchanges data between GPUs, judged by its function name."""
-    return _is_nccl(name) or _OTHERS.search(name.partition("<")[0]) is not None
 
 
 def _collectives(kernels: Table, rows: EventRows, *, is_rocm: bool) -> Iterator[Quantity]:
@@ -219,21 +195,21 @@ def _collectives(kernels: Table, rows: EventRows, *, is_rocm: bool) -> Iterator[
 
     NCCL's share counts its own kernels only; on AMD GPUs it is the share of RCCL.
     """
-
-    def of_names(fits: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
-        named = [at for at, shape in enumerate(rows.shapes) if fits(shape[0])]
-        return np.isin(kernels["group"], named)
-
-    is_exchange = of_names(_is_collective)
+    names = [name for name, _, _ in rows.shapes]
+    of_nccl = [at for at, name in enumerate(names) if _NCCL.search(name)]
+    # the template of a kernel may name other kernels
+    others = [at for at, name in enumerate(names) if _OTHERS.search(name.partition("<")[0])]
+    is_exchange = np.isin(kernels["group"], [*of_nccl, *others])
     if not is_exchange.any():
         return
     yield _share(kernels, is_exchange, "collective_share")
-    yield _share(kernels, of_names(_is_nccl), "rccl_share" if is_rocm else "nccl_share")
+    is_nccl = np.isin(kernels["group"], of_nccl)
+    yield _share(kernels, is_nccl, "rccl_share" if is_rocm else "nccl_share")
     for device in np.unique(kernels["device"]).tolist():
         here = kernels["device"] == device
-        exchange, others = kernels[here & is_exchange], kernels[here & ~is_exchange]
+        exchange, computing = kernels[here & is_exchange], kernels[here & ~is_exchange]
         scope = f"GPU {device}: no other kernel runs"
-        for quantity in _exchange_quantities(exchange, others, rows.steps_ns, scope):
+        for quantity in _exchange_quantities(exchange, computing, rows.steps_ns, scope):
             yield replace(quantity, gpu=device)
 
 
@@ -242,8 +218,10 @@ def _host_collectives(rows: EventRows, operators: Table) -> Iterator[Quantity]:
     exchanges = rows.exchanges.table()
     if len(exchanges):
         scope = f"{counted(len(exchanges), 'collective')} on the host: no operator computes"
-        computed = _computing_operators(operators, tuple(rows.names))
-        yield from _exchange_quantities(exchanges, computed, rows.steps_ns, scope)
+        # without the callers of computing operators, which may wait in between
+        kept = [at for at, name in enumerate(rows.names) if _COMPUTES.match(name)]
+        computing = operators[np.isin(operators["name"], kept)]
+        yield from _exchange_quantities(exchanges, computing, rows.steps_ns, scope)
 
 
 def _exchange_quantities(
@@ -289,21 +267,22 @@ def _devices(trace: Trace) -> dict[int, Device]:
     )
     # XPUs are listed in the order of their numbers
     numbered = ((entry.get("id", place), entry) for place, entry in enumerate(entries))
-    return {number: _device(entry) for number, entry in numbered if isinstance(number, int)}
-
-
-def _device(entry: dict[str, Any]) -> Device:
-    count, name = entry.get("numSms"), str(entry.get("name", ""))
-    major, minor = (
-        entry.get(f"compute{part}", entry.get(part.lower())) for part in ("Major", "Minor")
-    )
-    # HIP writes something other than a CUDA compute capability here
-    is_cuda_capability = major is not None and vendor_of(name) == "NVIDIA"
-    return Device(
-        name=name,
-        compute_capability=f"{major}.{minor}" if is_cuda_capability else "",
-        multiprocessors=count if isinstance(count, int) else None,
-    )
+    devices = {}
+    for number, entry in numbered:
+        if not isinstance(number, int):
+            continue
+        count, name = entry.get("numSms"), str(entry.get("name", ""))
+        major, minor = (
+            entry.get(f"compute{part}", entry.get(part.lower())) for part in ("Major", "Minor")
+        )
+        # HIP writes something other than a CUDA compute capability here
+        is_cuda_capability = major is not None and vendor_of(name) == "NVIDIA"
+        devices[number] = Device(
+            name=name,
+            compute_capability=f"{major}.{minor}" if is_cuda_capability else "",
+            multiprocessors=count if isinstance(count, int) else None,
+        )
+    return devices
 
 
 def _notes(trace: Trace, *, has_gpu: bool) -> Iterator[Note]:
@@ -313,15 +292,6 @@ def _notes(trace: Trace, *, has_gpu: bool) -> Iterator[Note]:
     if isinstance(known, dict):
         values = {key: str(known.get(key, "?")) for key in ("rank", "world_size", "backend")}
         yield Note(kind="distributed", values=values)
-
-
-def _untraced_graphs(
-    calls: Table, names: Sequence[str], tables: tuple[Table, Table]
-) -> Iterator[Note]:
-    """Yield a note on untraced CUDA graphs, if every recorded row has its own launching call."""
-    graphs = untraced_graphs(calls, names, tables)
-    if graphs and all((launching_calls(table, calls) >= 0).all() for table in tables):
-        yield Note(kind="untraced-graphs", values={"graphs": graphs})
 
 
 def _busy_of_steps(rows: EventRows, calls: Table, tables: Sequence[Table]) -> tuple[float, ...]:
@@ -357,15 +327,12 @@ def _owners(rows: Table, calls: Table, operators: Table) -> Numbers:
         at = launching_calls(rows, calls)
         around = innermost(operators, threads=calls["thread"][at], times=calls["start"][at])
         callers = np.where(at >= 0, np.array(around, dtype=np.int64), -1)
-    return np.where(callers >= 0, callers, _by_external(rows["owner"], operators["external"]))
-
-
-def _by_external(asked: Numbers, offered: Numbers) -> Numbers:
+    asked, offered = rows["owner"], operators["external"]
     order = np.argsort(offered, kind="stable")
-    at = np.minimum(np.searchsorted(offered[order], asked), len(order) - 1)
-    places = order[at]
+    places = order[np.minimum(np.searchsorted(offered[order], asked), len(order) - 1)]
     # Kineto writes 0 for an unknown operator.
-    return np.where((offered[places] == asked) & (asked > 0), places, -1)
+    is_known = (offered[places] == asked) & (asked > 0)
+    return np.where(callers >= 0, callers, np.where(is_known, places, -1))
 
 
 def _operator_sums(
@@ -394,9 +361,13 @@ def _operator_sums(
     device = _sum_by_place(_map_places(work, kept_places), durations, len(operators))
     owner = innermost(operators, threads=memory["thread"], times=memory["time"])
     held = _map_places(np.array(owner, dtype=np.int64), kept_places)
+    child, parent = np.flatnonzero(parents >= 0), parents[parents >= 0]
+    # rounding may extend a child past the end of its parent
+    until = np.minimum(operators["end"][child], operators["end"][parent])
+    inside = _sum_by_place(parent, until - operators["start"][child], len(operators))
     sums = np.stack([
         np.ones_like(length),
-        length - _time_of_children(operators, parents),
+        length - inside,
         length,
         device,
         _with_children(device, parents, order),
@@ -405,43 +376,29 @@ def _operator_sums(
             for picked in (memory["is_device"] == 0, memory["is_device"] == 1)
         ),
     ])  # fmt: skip
-    by_name = _by_name(sums[:, is_kept], operators["name"][is_kept])
+    numbers, inverse = np.unique(operators["name"][is_kept], return_inverse=True)
+    by_name = np.zeros((len(sums), len(numbers)), dtype=np.int64)
+    for at, column in enumerate(sums[:, is_kept]):
+        np.add.at(by_name[at], inverse, column)
     has_gpu, has_memory = len(work) > 0, len(memory) > 0
     rows = (
-        _operator_row(names[number], cells, has_gpu=has_gpu, has_memory=has_memory)
-        for number, cells in by_name.items()
-    )
+        Operator(
+            name=names[number],
+            calls=calls,
+            self_cpu_ns=float(self_time),
+            cpu_ns=float(total),
+            self_device_ns=float(self_device) if has_gpu else None,
+            device_ns=float(device_total) if has_gpu else None,
+            self_cpu_bytes=host_bytes if has_memory else None,
+            self_device_bytes=device_bytes if has_memory else None,
+        )
+        for number, (
+            calls, self_time, total, self_device, device_total, host_bytes, device_bytes,
+        ) in zip(numbers.tolist(), by_name.T.tolist(), strict=True)
+    )  # fmt: skip
     return tuple(
         sorted(rows, key=lambda row: (-(row.self_device_ns or 0), -row.self_cpu_ns, row.name))
     )
-
-
-def _computing_operators(operators: Table, names: Sequence[str]) -> Table:
-    """Return the computing operators, without their callers, which may wait in between."""
-    kept = [at for at, name in enumerate(names) if _COMPUTES.match(name)]
-    return operators[np.isin(operators["name"], kept)]
-
-
-def _operator_row(name: str, cells: Sequence[int], *, has_gpu: bool, has_memory: bool) -> Operator:
-    calls, self_time, total, device, device_all, host_bytes, device_bytes = cells
-    return Operator(
-        name=name,
-        calls=calls,
-        self_cpu_ns=float(self_time),
-        cpu_ns=float(total),
-        self_device_ns=float(device) if has_gpu else None,
-        device_ns=float(device_all) if has_gpu else None,
-        self_cpu_bytes=host_bytes if has_memory else None,
-        self_device_bytes=device_bytes if has_memory else None,
-    )
-
-
-def _by_name(columns: Numbers, names: Numbers) -> dict[int, list[int]]:
-    numbers, inverse = np.unique(names, return_inverse=True)
-    sums = np.zeros((len(columns), len(numbers)), dtype=np.int64)
-    for at, column in enumerate(columns):
-        np.add.at(sums[at], inverse, column)
-    return dict(zip(numbers.tolist(), sums.T.tolist(), strict=True))
 
 
 def _parents(rows: Table, order: Numbers) -> Numbers:
@@ -475,14 +432,6 @@ def _without_repeats(rows: Table, parents: Numbers, order: Numbers) -> Numbers:
 
 def _map_places(places: Numbers, kept_places: Numbers) -> Numbers:
     return np.where(places >= 0, kept_places[places], -1)
-
-
-def _time_of_children(rows: Table, parents: Numbers) -> Numbers:
-    """Return the time of children inside each operator; rounding may extend one past the end."""
-    is_child = parents >= 0
-    parent = parents[is_child]
-    until = np.minimum(rows["end"][is_child], rows["end"][parent])
-    return _sum_by_place(parent, until - rows["start"][is_child], len(rows))
 
 
 def _with_children(values: Numbers, parents: Numbers, order: Numbers) -> Numbers:

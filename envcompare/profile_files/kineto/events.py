@@ -95,7 +95,9 @@ class Trace:
             with opened(self._path) as raw:
                 try:
                     for number, event in enumerate(self._items(_Json(raw))):
-                        yield number, self._object(number, event)
+                        if not isinstance(event, dict):
+                            raise self.refusal(number, "it is not an object")
+                        yield number, event
                 except _DAMAGED as error:
                     at = f"after {number + 1} events, {raw.tell()} bytes into the file"
                     why = f"it is damaged or cut off {at}: {str(error) or type(error).__name__}"
@@ -107,7 +109,13 @@ class Trace:
         """Yield the items of `traceEvents`, and keep the known top-level fields."""
         has_events = False
         if text.peek() == "[":  # written by the first releases and by other tools
-            yield from self._bare(text)
+            has_phase = False
+            for event in self._list(text):
+                has_phase = has_phase or (isinstance(event, dict) and "ph" in event)
+                yield event
+            text.end()
+            if not has_phase:
+                raise refusal(self.name, why="it has no traceEvents", hint=_HINT)
             return
         if text.peek() != "{":
             raise refusal(self.name, why="it has no traceEvents", hint=_HINT)
@@ -127,16 +135,6 @@ class Trace:
         if not has_events:
             raise refusal(self.name, why="it has no traceEvents", hint=_HINT)
 
-    def _bare(self, text: _Json) -> Iterator[object]:
-        """Yield the events of a trace that is a bare list."""
-        has_phase = False
-        for event in self._list(text):
-            has_phase = has_phase or (isinstance(event, dict) and "ph" in event)
-            yield event
-        text.end()
-        if not has_phase:
-            raise refusal(self.name, why="it has no traceEvents", hint=_HINT)
-
     def _list(self, text: _Json) -> Iterator[object]:
         text.take("[")
         for _ in text.members("]"):
@@ -149,11 +147,6 @@ class Trace:
             why = f"it uses trace schema {schema}; envcompare reads schema {_SCHEMA} only"
             hint = "upgrade envcompare, or write the trace with an older PyTorch"
             raise refusal(self.name, why=why, hint=hint)
-
-    def _object(self, number: int, event: object) -> Event:
-        if not isinstance(event, dict):
-            raise self.refusal(number, "it is not an object")
-        return event
 
     def refusal(self, number: int, why: str) -> ProfileError:
         """Return the error for an event."""
@@ -382,25 +375,17 @@ def _where(trace: Trace, number: int, event: Event) -> tuple[int, ...]:
     device = trace.whole(number, event, "device")
     stream = trace.whole(number, event, _QUEUE if is_xpu else "stream")
     if device < 0 or stream < 0:
-        raise trace.refusal(number, _no_stream(trace))
+        found = trace.head.get("deviceProperties")
+        devices = found if isinstance(found, list) else ()
+        names = [entry.get("name") for entry in devices if isinstance(entry, dict)]
+        gpus = ", ".join(sorted({str(name) for name in names if name}))
+        origin = f" of {gpus}" if gpus else "; early releases of PyTorch for ROCm wrote neither"
+        raise trace.refusal(number, f"a device or stream is missing in the trace{origin}")
     context = -1 if is_xpu else trace.whole(number, event, "context")  # an address on XPUs
     # Without a process: a torch trace has only one.
-    return (-1, _correlation(trace, number, event), start, end, device, context, stream,
-            _external(trace, number, event))  # fmt: skip
-
-
-def _no_stream(trace: Trace) -> str:
-    """Return what a piece of GPU work lacks, with the GPUs of the trace if recorded."""
-    found = trace.head.get("deviceProperties")
-    devices = found if isinstance(found, list) else ()
-    names = [entry.get("name") for entry in devices if isinstance(entry, dict)]
-    gpus = ", ".join(sorted({str(name) for name in names if name}))
-    origin = f" of {gpus}" if gpus else "; early releases of PyTorch for ROCm wrote neither"
-    return f"a device or stream is missing in the trace{origin}"
-
-
-def _correlation(trace: Trace, number: int, event: Event) -> int:
-    return trace.whole(number, event, "correlation")
+    correlation = trace.whole(number, event, "correlation")
+    external = _external(trace, number, event)
+    return -1, correlation, start, end, device, context, stream, external
 
 
 def _external(trace: Trace, number: int, event: Event) -> int:
@@ -430,13 +415,13 @@ def _dim(trace: Trace, number: int, event: Event, key: str) -> Dim | None:
     # ROCm records the kind of a dispatch, and zeros for an unknown shape.
     if value is None or ("kind" in event["args"] and value == [0, 0, 0]):
         return None
-    if not isinstance(value, list) or len(value) != 3 or not all(_is_size(size) for size in value):
+    if (
+        not isinstance(value, list)
+        or len(value) != 3
+        or not all(type(size) is int and 1 <= size < 1 << 32 for size in value)
+    ):
         raise trace.refusal(number, f"{key} is {value!r:.40}")
     return (value[0], value[1], value[2])
-
-
-def _is_size(value: object) -> bool:
-    return type(value) is int and 1 <= value < 1 << 32
 
 
 def _copy(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
@@ -456,8 +441,8 @@ def _call(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
     name = rows.name(_text(trace, number, event))
     if match := _CALLS.fullmatch(event["cat"]):
         rows.vendor = rows.vendor or _VENDORS.get(match[1].lower(), "")
-    call = _correlation(trace, number, event)
-    rows.calls.add(rows.thread(event), start, end, call, name, number)
+    correlation = trace.whole(number, event, "correlation")
+    rows.calls.add(rows.thread(event), start, end, correlation, name, number)
 
 
 def _operator(trace: Trace, number: int, event: Event, rows: EventRows) -> None:

@@ -58,6 +58,7 @@ _HINT: Final = (
     "pip install 'envcompare-bench[ncu]', or import the output of "
     "`LC_ALL=C ncu --import {file} --csv --page raw --print-units base`"
 )
+_GROUPS: Final = re.compile(r"[.,'\u2019\u202f\u00a0 ]")
 _MAGIC: Final = b"NVR\0"
 _NEWER: Final = re.compile(r"\bnewer\b|[Uu]nsupported .*version|version .*not supported")
 _FIXED: Final = frozenset({
@@ -77,14 +78,11 @@ _LAUNCHES: Final = (
 )
 _HEADER: Final = re.compile(r'^"(?:ID|Process ID)",')
 _ERROR: Final = re.compile(r"^==ERROR==\s*(.*)")
-_NONE: Final = "No kernels were profiled"
 _NO_KERNEL: Final = (
     "check that the program uses the GPU within the range that ncu profiles (--nvtx-include, "
     "--profile-from-start, --kernel-name), and that ncu follows its children (--target-processes)"
 )
 _PROFILING: Final = re.compile(r"==PROF== Profiling ")
-_MOST_ERRORS: Final = 3
-_FAILED: Final = "make the program succeed without ncu, then profile it again"
 _PERMISSION: Final = re.compile(
     r"ERR_NVGPUCTRPERM|does not have permission to access NVIDIA GPU Performance Counters"
     r"|driver resource was unavailable"
@@ -101,29 +99,8 @@ def read(path: Path) -> Profile:
 
     Raises ProfileError, with the line, for a file that cannot be read or trusted.
     """
-    if path.suffix == ".ncu-rep":
-        return _report(path)
-    return _printed(path, read_lines(path))
-
-
-def _profile(
-    path: Path, form: str, page: Page, kernels: Counted, devices: tuple[Device, ...]
-) -> Profile:
-    return Profile(
-        tool="ncu",
-        format=form,
-        pages=(page,),
-        files=(path.name,),
-        devices=devices,
-        kernels=kernels.kernels,
-        sequence=kernels.sequence,
-        has_time=kernels.has_time,
-        notes=(*kernels.notes, Note(kind="controls-unknown")),
-    )
-
-
-def _report(path: Path) -> Profile:
-    """Return the profile in a report; raises ProfileError if it cannot be read."""
+    if path.suffix != ".ncu-rep":
+        return _printed(path, read_lines(path))
     # The module treats any other file as a report without launches.
     head = first_bytes(path, len(_MAGIC))
     if head != _MAGIC:
@@ -144,8 +121,23 @@ def _report(path: Path) -> Profile:
     return _profile(path, "report by ncu_report", "raw", kernels, devices)
 
 
+def _profile(
+    path: Path, form: str, page: Page, kernels: Counted, devices: tuple[Device, ...]
+) -> Profile:
+    return Profile(
+        tool="ncu",
+        format=form,
+        pages=(page,),
+        files=(path.name,),
+        devices=devices,
+        kernels=kernels.kernels,
+        sequence=kernels.sequence,
+        has_time=kernels.has_time,
+        notes=(*kernels.notes, Note(kind="controls-unknown")),
+    )
+
+
 def _by_program(program: str, path: Path) -> Profile:
-    """Return the profile in a report that the installed ncu converts to CSV."""
     argv = [program, "--import", str(path), "--csv", "--page", "raw", "--print-units", "base"]
     env = os.environ | {"LC_ALL": "C"}
     done, newer = convert(argv, file=path.name, newer=_NEWER, most=PRINTED_BYTES, env=env)
@@ -159,7 +151,6 @@ def _by_program(program: str, path: Path) -> Profile:
 
 
 def _printed(path: Path, lines: tuple[str, ...], *, form: str = "") -> Profile:
-    """Return the profile in printed CSV; raises ProfileError with the line."""
     table = _find_table(lines, file=path.name)
     page: Page = "raw" if table.column("Metric Name") is None else "details"
     if table.header.cells[0] == "Process ID":
@@ -168,13 +159,22 @@ def _printed(path: Path, lines: tuple[str, ...], *, form: str = "") -> Profile:
         kernels = combine_launches(
             _raw_launches(table) if page == "raw" else _details_launches(table)
         )
-        kernels = replace(kernels, notes=(*kernels.notes, *_gap_notes(table)))
-    return _profile(path, form or f"csv {page}", page, kernels, _devices_of(table))
+        numbers = {int(row.cells[0]) for row in table.rows if row.cells[0].isdigit()}
+        # an import filter, or lost lines, leave gaps in the launch numbers
+        lacking = max(numbers, default=-1) + 1 - len(numbers)
+        gap = Note(kind="launches-not-in-file", values={"launches": lacking})
+        kernels = replace(kernels, notes=(*kernels.notes, *(gap,) * bool(lacking)))
+    rows = [table.fields_of(row) for row in table.rows]
+    if "Average" in table.header.cells:  # a summary has one row for each metric
+        rows = [{**rows[0], **{row["Metric Name"]: row["Average"] for row in rows}}]
+    # files before 2024 name no GPU
+    devices = dict.fromkeys(gpu for row in rows if (gpu := device(row)) is not None)
+    return _profile(path, form or f"csv {page}", page, kernels, tuple(devices))
 
 
 @lru_cache(maxsize=2_000)
 def _is_range(column: str) -> bool:
-    """Return whether a column has the NVTX ranges around a launch."""
+    # the NVTX ranges around a launch
     return any(mark in column for mark in _RANGES)
 
 
@@ -204,7 +204,10 @@ def _raw_launches(table: _Table) -> tuple[Launch, ...]:
 def _details_launches(table: _Table) -> tuple[Launch, ...]:
     """Return the launches of the details page: a row for each metric of each launch."""
     by_launch, first = _details_cells(table)
-    _refuse_cut_launch(table, by_launch)
+    metrics = [{cell.metric for cell in cells} for cells in by_launch.values()]
+    if lacking := lacking_at_end(metrics):
+        why = f"the last launch lacks {lacking}, which all others have: the file was cut off"
+        raise refusal(table.file, line=table.rows[-1].line, why=why)
     cells = (cell for of_launch in by_launch.values() for cell in of_launch)
     convention = _convention(cells, table.file)
     # these sections count instructions, but their rows do not name the counters
@@ -237,13 +240,6 @@ def _details_cells(table: _Table) -> tuple[dict[str, list[Cell]], dict[str, Row]
     return by_launch, first
 
 
-def _gap_notes(table: _Table) -> tuple[Note, ...]:
-    """Return a note if launch numbers have gaps, due to an import filter or lost lines."""
-    numbers = dict.fromkeys(int(row.cells[0]) for row in table.rows if row.cells[0].isdigit())
-    lacking = max(numbers, default=-1) + 1 - len(numbers)
-    return (Note(kind="launches-not-in-file", values={"launches": lacking}),) * bool(lacking)
-
-
 def _convention(cells: Iterable[Cell], file: str) -> Convention:
     return decide(((cell.line or 0, cell.text) for cell in cells), file=file)
 
@@ -263,14 +259,6 @@ def _check_order(table: _Table, rows: Sequence[Row], *, is_repeated: bool) -> No
             why = f"launch {ident} follows launch {last}: rows are duplicated or out of order"
             raise refusal(table.file, line=row.line, why=why)
         last = int(ident)
-
-
-def _refuse_cut_launch(table: _Table, by_launch: Mapping[str, Sequence[Cell]]) -> None:
-    """Refuse a file whose last launch lacks a metric that all others have."""
-    lacking = lacking_at_end([{cell.metric for cell in cells} for cells in by_launch.values()])
-    if lacking:
-        why = f"the last launch lacks {lacking}, which all others have: the file was cut off"
-        raise refusal(table.file, line=table.rows[-1].line, why=why)
 
 
 def _launch(table: _Table, row: Row, measured: Measured, *, is_patched: bool = False) -> Launch:
@@ -295,22 +283,17 @@ def _range(column: str, text: str) -> str:
 
 def _dim_of(fields: Mapping[str, str], what: str) -> Dim | None:
     """Return a shape that the raw page of older versions gives as three metrics."""
-    digits = [_digits(fields.get(f"{what}_dim_{axis}", "")) for axis in "xyz"]
+    cells = (fields.get(f"{what}_dim_{axis}", "") for axis in "xyz")
+    # without digit groups, and without the six decimals of scaled output
+    digits = [_GROUPS.sub("", text.removesuffix(".000000")) for text in cells]
     if not all(text.isdigit() for text in digits):
         return None
     x, y, z = map(int, digits)
     return x, y, z
 
 
-def _digits(text: str) -> str:
-    """Return an integer without digit groups, and without the six decimals of scaled output."""
-    return re.sub(r"[.,'\u2019\u202f\u00a0 ]", "", text.removesuffix(".000000"))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
-    """One metric of one kernel."""
-
     fields: Mapping[str, str]
     average: Cell
     is_steady: bool
@@ -331,7 +314,7 @@ def _summary_kernels(table: _Table) -> Counted:
         groups.setdefault(tuple(member.fields.get(name, "") for name in _KEYS), []).append(member)
     averages = []
     for group in groups.values():
-        _refuse_doubles(table, group)
+        _check_group(table, group)
         averages.append(
             Measured.printed([member.average for member in group], convention, table.file)
         )
@@ -347,7 +330,7 @@ def _summary_kernels(table: _Table) -> Counted:
         }
         left |= unsteady
         kept = {name: mean for name, mean in means.values.items() if name not in unsteady}
-        kernels.append(_kernel(table, group, kept, has_time=has_time))
+        kernels.append(_kernel(group[0].fields, kept, has_time=has_time))
     notes = (
         *time_notes(is_patched=is_patched, has_time=has_time),
         *(Note(kind="uneven-rate", values={"metric": name}) for name in sorted(left)),
@@ -362,32 +345,35 @@ def _members(table: _Table) -> tuple[list[_Member], list[Cell]]:
     numbers: list[Cell] = []
     for row in table.rows:
         fields = table.fields_of(row)
-        low, high, average = (_cell(fields, row, name) for name in _OF_SUMMARY[3:])
+        name, unit = fields["Metric Name"], fields.get("Metric Unit", "")
+        low, high, average = (
+            Cell(row.line, LABELS.get(name, name), unit, fields[column])
+            for column in _OF_SUMMARY[3:]
+        )
         is_steady = low.text == high.text
         members.append(_Member(fields=fields, average=average, is_steady=is_steady))
         numbers += (low, high, average)
     return members, numbers
 
 
-def _cell(fields: Mapping[str, str], row: Row, column: str) -> Cell:
-    name = fields["Metric Name"]
-    return Cell(row.line, LABELS.get(name, name), fields.get("Metric Unit", ""), fields[column])
-
-
-def _refuse_doubles(table: _Table, group: Sequence[_Member]) -> None:
-    rows = ((member.average.line, member.fields) for member in group)
+def _check_group(table: _Table, group: Sequence[_Member]) -> None:
+    """Refuse rows of a kernel that repeat a metric, or disagree on the invocations."""
     twice = first_repeated(
-        (line, (fields.get("Section Name", ""), fields["Metric Name"])) for line, fields in rows
+        (member.average.line, (member.fields.get("Section Name", ""), member.fields["Metric Name"]))
+        for member in group
     )
     if twice:
         why = f"{twice[1][1]} of one kernel is listed twice"
         raise refusal(table.file, line=twice[0], why=why)
+    counts = {member.fields["Invocations"] for member in group}
+    text = min(counts)
+    if len(counts) > 1 or not text.isascii() or not text.isdigit() or not int(text):
+        why = f"the rows of a kernel do not agree on its invocations: {sorted(counts)}"
+        raise refusal(table.file, line=group[0].average.line, why=why)
 
 
-def _kernel(
-    table: _Table, group: Sequence[_Member], means: Mapping[str, float], *, has_time: bool
-) -> Kernel:
-    fields, calls = group[0].fields, _calls(table, group)
+def _kernel(fields: Mapping[str, str], means: Mapping[str, float], *, has_time: bool) -> Kernel:
+    calls = int(fields["Invocations"])
     sums = {
         name: mean * calls if combining_rule(name) == "sum" else mean
         for name, mean in means.items()
@@ -401,15 +387,6 @@ def _kernel(
         block=dim(fields.get("Block Size", "")),
         metrics=sums,
     )
-
-
-def _calls(table: _Table, group: Sequence[_Member]) -> int:
-    counts = {member.fields["Invocations"] for member in group}
-    text = min(counts)
-    if len(counts) > 1 or not text.isascii() or not text.isdigit() or not int(text):
-        why = f"the rows of a kernel do not agree on its invocations: {sorted(counts)}"
-        raise refusal(table.file, line=group[0].average.line, why=why)
-    return int(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -453,7 +430,12 @@ def _find_table(lines: tuple[str, ...], *, file: str) -> _Table:
     _refuse_errors(lines, file)
     start = next((place for place, text in enumerate(lines) if _HEADER.match(text)), None)
     if start is None:
-        raise refusal(file, why=_why_no_table(lines), hint=BASE_UNITS)
+        why = "it has no Nsight Compute table: no line starts with the column ID"
+        if not any(text.strip() for text in lines):
+            why = "the file is empty"
+        elif any(text.startswith("==PROF==") for text in lines):
+            why = "ncu ran without --csv, or its output was cut off: there is no CSV table"
+        raise refusal(file, why=why, hint=BASE_UNITS)
     if lines[-1].endswith(","):  # ncu terminates its lines and quotes empty cells
         raise refusal(file, line=len(lines), why="the last cell is missing: the file was cut off")
     header = csv_row(start + 1, lines[start], file=file)
@@ -478,27 +460,16 @@ def _refuse_errors(lines: tuple[str, ...], file: str) -> None:
             why = f"ncu was not allowed to read the counters of the GPU: {error}"
             raise refusal(file, line=line, why=why, hint=_OPEN_COUNTERS)
     if errors:
-        message = "; ".join(dict.fromkeys(error.rstrip(".") for _, error in errors[:_MOST_ERRORS]))
+        message = "; ".join(dict.fromkeys(error.rstrip(".") for _, error in errors[:3]))
         why = f"the profiled program, or ncu in it, failed: {message}"
-        raise refusal(file, line=errors[0][0], why=why, hint=_FAILED)
+        raise refusal(
+            file,
+            line=errors[0][0],
+            why=why,
+            hint="make the program succeed without ncu, then profile it again",
+        )
     is_profiled = any(_HEADER.match(text) or _PROFILING.match(text) for text in lines)
     for line, text in numbered:
-        is_reported = text.startswith("==") and _NONE in text
+        is_reported = text.startswith("==") and "No kernels were profiled" in text
         if is_reported or (text.startswith("==PROF== ") and not is_profiled):
             raise refusal(file, line=line, why="no kernel was profiled", hint=_NO_KERNEL)
-
-
-def _why_no_table(lines: tuple[str, ...]) -> str:
-    if not any(text.strip() for text in lines):
-        return "the file is empty"
-    if any(text.startswith("==PROF==") for text in lines):
-        return "ncu ran without --csv, or its output was cut off: there is no CSV table"
-    return "it has no Nsight Compute table: no line starts with the column ID"
-
-
-def _devices_of(table: _Table) -> tuple[Device, ...]:
-    """Return each GPU once; files before 2024 name none."""
-    rows = [table.fields_of(row) for row in table.rows]
-    if "Average" in table.header.cells:  # a summary has one row for each metric
-        rows = [{**rows[0], **{row["Metric Name"]: row["Average"] for row in rows}}]
-    return tuple(dict.fromkeys(gpu for row in rows if (gpu := device(row)) is not None))

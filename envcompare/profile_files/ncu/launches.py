@@ -57,10 +57,10 @@ NEWER_HINT: Final = (
     "`LC_ALL=C ncu --import {file} --csv --page raw --print-units base`"
 )
 CUT: Final = "copy the report again, or profile again: it is damaged, cut off, or from a newer ncu"
-_ATTRIBUTES: Final = ("display_name", "compute_capability_major", "compute_capability_minor",
-                      "multiprocessor_count")  # fmt: skip
+_MODEL: Final = "device__attribute_display_name"
 _MAJOR: Final = "device__attribute_compute_capability_major"
 _MINOR: Final = "device__attribute_compute_capability_minor"
+_MULTIPROCESSORS: Final = "device__attribute_multiprocessor_count"
 _LEFT_OUT: Final = ("device__", "launch__", "profiler__", "derived__", "breakdown:")
 _BASES: Final = (
     (re.compile(r"gpu__time_duration\.\w+"), "ns"),
@@ -83,7 +83,7 @@ def combining_rule(metric: str) -> CombiningRule | None:
 
 
 def _is_used(metric: str) -> bool:
-    """Return whether quantities are derived from the metric."""
+    # quantities are derived from it
     return _USED.fullmatch(metric) is not None
 
 
@@ -349,9 +349,9 @@ def device(columns: Mapping[str, str]) -> Device | None:
         capability = f"{columns[_MAJOR]}.{columns.get(_MINOR, '0')}"
     if not re.fullmatch(r"\d+\.\d", capability):
         return None
-    count = re.sub(r"\D", "", columns.get("device__attribute_multiprocessor_count", ""))
+    count = re.sub(r"\D", "", columns.get(_MULTIPROCESSORS, ""))
     return Device(
-        name=columns.get("device__attribute_display_name", ""),
+        name=columns.get(_MODEL, ""),
         chip=chip_of(capability),
         compute_capability=capability,
         multiprocessors=int(count) if count else None,
@@ -406,7 +406,10 @@ def _launches(module: ModuleType, path: Path) -> Iterator[tuple[Launch, Device |
             # for a truncated report the module returns launches without a name or a metric
             if not _name(action) or not action.metric_names():
                 raise refusal(path.name, why=f"launch {number} has no name or no metric", hint=CUT)
-            yield _launch(action, path.name), _device(action)
+            columns = {
+                name: _text(action, name) for name in (_MODEL, _MAJOR, _MINOR, _MULTIPROCESSORS)
+            }
+            yield _launch(action, path.name), device(columns)
 
 
 def _launch(action: _Action, file: str) -> Launch:
@@ -436,11 +439,6 @@ def _name(action: _Action) -> str:
 def _shape(action: _Action, what: str) -> Dim | None:
     x, y, z = (_text(action, f"{what}_{axis}") for axis in "xyz")
     return (int(float(x)), int(float(y)), int(float(z))) if x and y and z else None
-
-
-def _device(action: _Action) -> Device | None:
-    names = (f"device__attribute_{name}" for name in _ATTRIBUTES)
-    return device({name: _text(action, name) for name in names})
 
 
 def _text(action: _Action, name: str) -> str:
