@@ -56,7 +56,6 @@ _GRAPH_LAUNCH: Final = re.compile(r"cu(?:da)?GraphLaunch")
 THREAD_BITS: Final = 24
 """The bits above these in a thread number are its process, as in the global ids of nsys."""
 
-_KEYS_MOST: Final = 1 << 62
 Numbers = npt.NDArray[np.int64]
 Table = npt.NDArray[np.void]
 """A structured array; `table["start"]` is a column of 64-bit integers."""
@@ -264,7 +263,7 @@ def keys(parts: Sequence[Numbers]) -> Numbers:
     numbers, count = np.zeros(len(parts[0]), dtype=np.int64), 1
     for part in parts if len(parts[0]) else ():
         low, high = int(part.min()), int(part.max())
-        if count * (high - low + 1) > _KEYS_MOST:
+        if count * (high - low + 1) > 1 << 62:
             numbers, part = (  # noqa: PLW2901 — the same column with smaller numbers
                 np.unique(column, return_inverse=True)[1].astype(np.int64)
                 for column in (numbers, part)
@@ -301,7 +300,11 @@ def launching_calls(rows: Table, calls: Table) -> Numbers:
     """
     if not len(calls) or not len(rows):
         return np.full(len(rows), -1)
-    both = _call_keys(rows, calls)
+    processes = np.concatenate((rows["process"], calls["thread"])) >> THREAD_BITS
+    if (rows["process"] < 0).all():
+        # The first releases did not record the process of a kernel.
+        processes = np.zeros_like(processes)
+    both = keys([processes, np.concatenate((rows["correlation"], calls["correlation"]))])
     asked, offered = both[: len(rows)], both[len(rows) :]
     order = np.lexsort((calls["start"], offered))
     at = np.minimum(np.searchsorted(offered[order], asked), len(order) - 1)
@@ -322,15 +325,6 @@ def untraced_graphs(calls: Table, names: Sequence[str], tables: Sequence[Table])
     # old traces do not link work to calls
     are_linked = not len(worked) or (worked >= 0).any()
     return len(launches) if are_linked and not np.isin(launches, worked).any() else 0
-
-
-def _call_keys(rows: Table, calls: Table) -> Numbers:
-    """Return one number for each pair of process and correlation id, rows first."""
-    processes = np.concatenate((rows["process"], calls["thread"])) >> THREAD_BITS
-    if (rows["process"] < 0).all():
-        # The first releases did not record the process of a kernel.
-        processes = np.zeros_like(processes)
-    return keys([processes, np.concatenate((rows["correlation"], calls["correlation"]))])
 
 
 def innermost(ranges: Table, *, threads: Numbers, times: Numbers) -> list[int]:
@@ -372,8 +366,6 @@ _KINDS: Final = {
     "nsys": "a file of Nsight Systems",
     "nvprof": "a file of nvprof",
 }
-_CONTROLS_UNKNOWN: Final = Note(kind="controls-unknown")
-_NO_TIME: Final = Note(kind="no-time")
 _HEAD_BYTES: Final = 1 << 20
 _POINTERS: Final = (
     (re.compile(rb"version https://(?:git-lfs|hawser)\.github\.com/spec/"), "Git LFS",
@@ -429,11 +421,16 @@ def read(
         )
     for path in paths:
         check(tool, path)
-    merged = _with_nameless(_merge([_reader(tool)(path) for path in paths]))
-    notes = tuple(
-        controls if controls and note == _CONTROLS_UNKNOWN else note for note in merged.notes
-    )
-    profile = replace(merged, version=version or merged.version, notes=notes)
+    reader: Callable[[Path], Profile] = import_module(READERS[tool]).read
+    merged = _merge([reader(path) for path in paths])
+    notes = [
+        controls if controls and note == Note(kind="controls-unknown") else note
+        for note in merged.notes
+    ]
+    lost = sum(kernel.calls for kernel in merged.kernels if is_nameless(kernel.name))
+    if lost:
+        notes.append(Note(kind="nameless-launches", values={"launches": lost}))
+    profile = replace(merged, version=version or merged.version, notes=tuple(notes))
     return validate(with_quantities(profile))
 
 
@@ -446,13 +443,6 @@ def validate(profile: Profile) -> Profile:
     if why is not None:
         raise refusal(", ".join(profile.files), why=why)
     return profile
-
-
-def _with_nameless(profile: Profile) -> Profile:
-    """Return the profile with a note on launches whose kernel was not recorded."""
-    lost = sum(kernel.calls for kernel in profile.kernels if is_nameless(kernel.name))
-    notes = (Note(kind="nameless-launches", values={"launches": lost}),) * bool(lost)
-    return replace(profile, notes=(*profile.notes, *notes))
 
 
 def check(tool: str, path: Path) -> None:
@@ -473,11 +463,6 @@ def check(tool: str, path: Path) -> None:
         raise refusal(path.name, why=why)
 
 
-def _reader(tool: str) -> Callable[[Path], Profile]:
-    reader: Callable[[Path], Profile] = import_module(READERS[tool]).read
-    return reader
-
-
 def recognise(path: Path, *, most: int | None = None) -> str:
     """Return nsys, ncu, kineto or nvprof, or an empty string for an unknown file.
 
@@ -488,7 +473,12 @@ def recognise(path: Path, *, most: int | None = None) -> str:
     head = first_bytes(path, _HEAD_BYTES, most=most)
     plain = _plain(head)
     _refuse_placeholder(path.name, head, plain)
-    tool = _by_name(path) or _by_content(plain)
+    tool = _by_name(path)
+    if not tool and plain.startswith(SQLITE):
+        # Both write SQLite with the same table names; only nsys keeps strings in `StringIds`.
+        tool = "nvprof" if b"StringTable" in plain and b"StringIds" not in plain else "nsys"
+    elif not tool:
+        tool = next((name for name, pattern in _TEXTS if pattern.search(plain)), "")
     if tool in {"", "kineto"} and _STATS.search(plain):
         why = "it is the output of `nsys stats`, which has neither launch order nor busy time"
         hint = "import the report, or: nsys export --type sqlite -o OUT.sqlite REPORT.nsys-rep"
@@ -546,13 +536,6 @@ def _plain(head: bytes) -> bytes:
         return b""
 
 
-def _by_content(head: bytes) -> str:
-    if head.startswith(SQLITE):
-        # Both write SQLite with the same table names; only nsys keeps strings in `StringIds`.
-        return "nvprof" if b"StringTable" in head and b"StringIds" not in head else "nsys"
-    return next((tool for tool, pattern in _TEXTS if pattern.search(head)), "")
-
-
 def _merge(profiles: Sequence[Profile]) -> Profile:
     """Merge the passes over one program; raises ProfileError if their launches differ.
 
@@ -572,18 +555,24 @@ def _merge(profiles: Sequence[Profile]) -> Profile:
         for profile in profiles
         if profile is not timed
     ]
-    kernels = tuple(
-        _join_metrics(kernel, [kernels[_shape(kernel)] for kernels in merged])
-        for kernel in timed.kernels
-    )
+    kernels = []
+    for kernel in timed.kernels:
+        metrics = dict(kernel.metrics)
+        for others in merged:
+            metrics = others[_shape(kernel)].metrics | metrics
+        kernels.append(replace(kernel, metrics=metrics))
+    notes: list[Note] = []
+    for note in (note for profile in profiles for note in profile.notes):
+        if note not in notes and not (timed.has_time and note.kind == "no-time"):
+            notes.append(note)
     return replace(
         timed,
         format=" + ".join(dict.fromkeys(profile.format for profile in profiles)),
         pages=tuple(page for profile in profiles for page in profile.pages),
         files=tuple(name for profile in profiles for name in profile.files),
         devices=_devices(profiles),
-        kernels=kernels,
-        notes=_merged_notes(profiles, has_time=timed.has_time),
+        kernels=tuple(kernels),
+        notes=tuple(notes),
         quantities=(),
     )
 
@@ -603,13 +592,6 @@ def _refuse_repeated(profiles: Sequence[Profile]) -> None:
         has_time = has_time or profile.has_time
 
 
-def _join_metrics(kernel: Kernel, others: Sequence[Kernel]) -> Kernel:
-    metrics = dict(kernel.metrics)
-    for other in others:
-        metrics = other.metrics | metrics
-    return replace(kernel, metrics=metrics)
-
-
 def _devices(profiles: Sequence[Profile]) -> tuple[Device, ...]:
     """Return each GPU once; a pass that records only the capability adds no named GPU twice."""
     known = max(
@@ -620,15 +602,6 @@ def _devices(profiles: Sequence[Profile]) -> tuple[Device, ...]:
     others = (device for profile in profiles for device in profile.devices)
     added = (device for device in others if device.compute_capability not in capabilities)
     return tuple(dict.fromkeys((*known, *added)))
-
-
-def _merged_notes(profiles: Sequence[Profile], *, has_time: bool) -> tuple[Note, ...]:
-    """Return each note once, without the note on missing times if any pass has times."""
-    notes: list[Note] = []
-    for note in (note for profile in profiles for note in profile.notes):
-        if note not in notes and not (has_time and note == _NO_TIME):
-            notes.append(note)
-    return tuple(notes)
 
 
 def _refuse_other_launches(timed: Profile, other: Profile) -> None:

@@ -75,7 +75,6 @@ _KINDS: Final = (("fp64", "d", "dp"), ("fp32", "f", "sp"), ("fp16", "h", "hp"))
 _WEIGHTS: Final = (("add", 1), ("mul", 1), ("fma", 2))
 _PACKED: Final = (("fadd2", 2), ("fmul2", 2), ("ffma2", 4))
 _ON_TURING: Final = "fp16_bf16_tf32"  # Turing's counter for FP32 results; Turing only has FP16
-_FP16_FLAG: Final = "packed half instructions may do twice what is counted"
 _SECTOR_BYTES: Final = 32
 _NS: Final = 1e9  # ns in a second
 _MOST_UNRATED: Final = 0.01  # of the bytes: a few launches may move data in only one replay
@@ -94,7 +93,7 @@ def launch_text(kernels: Sequence[Kernel]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
+class _Total:
     """A sum or mean over all kernels, or the reason why it is unknown."""
 
     value: float | None = None
@@ -102,15 +101,15 @@ class Total:
     is_partial: bool = False  # some kernels have it
 
 
-def sum_of(totals: Iterable[Total]) -> Total:
+def _sum_of(totals: Iterable[_Total]) -> _Total:
     """Return the sum of sums; unknown if one is unknown."""
     known = list(totals)
     lacking = next((total for total in known if total.value is None), None)
-    return lacking or Total(sum(total.value or 0.0 for total in known))
+    return lacking or _Total(sum(total.value or 0.0 for total in known))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricSums:
+class _MetricSums:
     """A profile with its metrics, their sums and means."""
 
     profile: Profile
@@ -120,12 +119,22 @@ class MetricSums:
     scope: str
 
     @classmethod
-    def of(cls, profile: Profile) -> MetricSums:
+    def of(cls, profile: Profile) -> _MetricSums:
         """Return the sums of a profile; nvprof metrics get the names of Nsight Compute."""
         if profile.tool == "nvprof":
-            profile = replace(
-                profile, kernels=tuple(_with_ncu_names(kernel) for kernel in profile.kernels)
-            )
+            kernels = [
+                replace(
+                    kernel,
+                    metrics={
+                        _PER_CENT.get(name) or ncu_name(name) or name: (
+                            100 * value if name in _FRACTIONS else value
+                        )
+                        for name, value in kernel.metrics.items()
+                    },
+                )
+                for kernel in profile.kernels
+            ]
+            profile = replace(profile, kernels=tuple(kernels))
         times = [kernel.total_ns for kernel in profile.kernels]
         known = [time for time in times if time is not None]
         is_timed = profile.has_time and bool(times) and len(known) == len(times)
@@ -150,56 +159,54 @@ class MetricSums:
 
     @property
     def why_no_time(self) -> str:
-        """Return why kernels have no time."""
         if not self.profile.has_time:
             return "the collected counters change kernel times"
         return "the file does not record the time of every kernel"
 
     def has(self, starts: tuple[str, ...]) -> bool:
-        """Return whether any metric with one of these prefixes was collected."""
         return any(name.startswith(starts) for name in self.names)
 
-    def total(self, metric: str) -> Total:
+    def total(self, metric: str) -> _Total:
         """Return the sum of a metric over all kernels; unknown if a kernel lacks it."""
         values = self._values(metric)
-        return values if isinstance(values, Total) else Total(sum(values))
+        return values if isinstance(values, _Total) else _Total(sum(values))
 
-    def _values(self, metric: str) -> list[float] | Total:
+    def _values(self, metric: str) -> list[float] | _Total:
         """Return the metric of each kernel, or the reason if one lacks it."""
         kernels = self.profile.kernels
         values = [kernel.metrics[metric] for kernel in kernels if metric in kernel.metrics]
         if not values:
-            return Total(reason=f"{metric} was not collected")
+            return _Total(reason=f"{metric} was not collected")
         lacking = len(kernels) - len(values)
         if lacking:
             why = f"{metric} is missing for {lacking} of {len(kernels)} kernels"
-            return Total(reason=why, is_partial=True)
+            return _Total(reason=why, is_partial=True)
         return values
 
-    def first_total(self, metrics: Iterable[str]) -> Total:
+    def first_total(self, metrics: Iterable[str]) -> _Total:
         """Return the sum of the first metric that is complete, else the reason."""
         totals = [self.total(metric) for metric in metrics]
         known = next((total for total in totals if total.value is not None), None)
         partial = next((total for total in totals if total.is_partial), None)
         return known or partial or totals[0]
 
-    def mean(self, metric: str) -> Total:
+    def mean(self, metric: str) -> _Total:
         """Return the mean of a rate, weighted by kernel time."""
         values = self._values(metric)
-        if isinstance(values, Total) and not values.is_partial:
+        if isinstance(values, _Total) and not values.is_partial:
             return values
         if isinstance(values, list) and len(values) == 1:
-            return Total(values[0])
+            return _Total(values[0])
         if not self.kernel_ns:
-            return Total(reason=f"rates are weighted by time, and {self.why_no_time}")
-        if isinstance(values, Total):
+            return _Total(reason=f"rates are weighted by time, and {self.why_no_time}")
+        if isinstance(values, _Total):
             return values
         pairs = zip(values, self.profile.kernels, strict=True)
         weighted = sum(value * (kernel.total_ns or 0.0) for value, kernel in pairs)
-        return Total(weighted / self.kernel_ns)
+        return _Total(weighted / self.kernel_ns)
 
     def quantity(  # noqa: PLR0913 — the parts of a quantity
-        self, name: str, unit: str, rule: Rule, total: Total, *, scope: str = "", reason: str = ""
+        self, name: str, unit: str, rule: Rule, total: _Total, *, scope: str = "", reason: str = ""
     ) -> Quantity:
         """Return a total as a quantity; an unknown total is missing, with its own reason.
 
@@ -216,14 +223,6 @@ class MetricSums:
             status="ok" if is_known else "missing",
             reason=reason if is_known else total.reason,
         )
-
-
-def _with_ncu_names(kernel: Kernel) -> Kernel:
-    metrics: dict[str, float] = {}
-    for name, value in kernel.metrics.items():
-        known = _PER_CENT.get(name) or ncu_name(name) or name
-        metrics[known] = 100 * value if name in _FRACTIONS else value
-    return replace(kernel, metrics=metrics)
 
 
 def with_quantities(profile: Profile) -> Profile:
@@ -265,7 +264,7 @@ def _with_work(profile: Profile, kernel: Kernel) -> Kernel:
     """Return a kernel with its derived traffic and operations added to its metrics."""
     if not kernel.metrics:
         return kernel
-    sums = MetricSums.of(replace(profile, kernels=(kernel,)))
+    sums = _MetricSums.of(replace(profile, kernels=(kernel,)))
     work = {
         quantity.name: quantity.value
         for quantity in (*_memory_quantities(sums), *_flop_quantities(sums))
@@ -275,7 +274,7 @@ def _with_work(profile: Profile, kernel: Kernel) -> Kernel:
 
 
 def _derive(profile: Profile) -> list[Quantity]:
-    sums = MetricSums.of(profile)
+    sums = _MetricSums.of(profile)
     times = [
         *_times(sums),
         *(each for copy in profile.copies for each in _copy_quantities(sums, copy)),
@@ -283,37 +282,45 @@ def _derive(profile: Profile) -> list[Quantity]:
     if not sums.names:
         return times + _tensor_share_by_names(sums)
     memory, flops = _memory_quantities(sums), _flop_quantities(sums)
-    return [*times, *memory, *flops, _intensity(sums, memory, flops), *_rates(sums)]
+    quantities = [*times, *memory, *flops, _intensity(sums, memory, flops)]
+    if sums.has((_OCCUPANCY,)):  # achieved, not theoretical
+        share = sums.mean(_OCCUPANCY)
+        quantities.append(sums.quantity("occupancy", "%", "time-weighted", share))
+    if sums.has((_ACTIVE, _THREADS)):
+        quantities.append(_warp_efficiency(sums))
+    if any(map(is_tensor_pipe, sums.names)):
+        quantities.append(_tensor_share(sums))
+    return quantities
 
 
-def _times(sums: MetricSums) -> list[Quantity]:
+def _times(sums: _MetricSums) -> list[Quantity]:
     """Return times and launches; neither is known from operators of torch.profiler alone."""
     profile, times = sums.profile, list[Quantity]()
     if profile.kernels:
         launches = sum(kernel.calls for kernel in profile.kernels)
-        times.append(sums.quantity("launch_count", "", "sum", Total(launches)))
-        lasted = Total(sums.kernel_ns, sums.why_no_time)
+        times.append(sums.quantity("launch_count", "", "sum", _Total(launches)))
+        lasted = _Total(sums.kernel_ns, sums.why_no_time)
         times.append(sums.quantity("kernel_time_ns", "ns", "sum", lasted))
     if profile.busy_ns is not None:
-        times.append(sums.quantity("busy_ns", "ns", "union", Total(profile.busy_ns)))
+        times.append(sums.quantity("busy_ns", "ns", "union", _Total(profile.busy_ns)))
     if profile.launch_gap_ns is not None:
-        gap = Total(profile.launch_gap_ns)
+        gap = _Total(profile.launch_gap_ns)
         times.append(sums.quantity("launch_gap_ns", "ns", "difference", gap))
     return times
 
 
-def _copy_quantities(sums: MetricSums, copy: Copy) -> list[Quantity]:
+def _copy_quantities(sums: _MetricSums, copy: Copy) -> list[Quantity]:
     stem = "memset" if copy.kind == "memset" else f"memcpy_{copy.kind.lower()}"
     scope = counted(copy.calls, *(("memset",) if copy.kind == "memset" else ("copy", "copies")))
     why = f"{sums.profile.tool} does not record the bytes of copies in this file"
-    size, is_sized = Total(copy.total_bytes, why), copy.total_bytes is not None
+    size, is_sized = _Total(copy.total_bytes, why), copy.total_bytes is not None
     return [
-        sums.quantity(f"{stem}_ns", "ns", "sum", Total(copy.total_ns), scope=scope),
+        sums.quantity(f"{stem}_ns", "ns", "sum", _Total(copy.total_ns), scope=scope),
         sums.quantity(f"{stem}_bytes", "B", "sum", size, scope=scope if is_sized else ""),
     ]
 
 
-def _intensity(sums: MetricSums, memory: list[Quantity], flops: list[Quantity]) -> Quantity:
+def _intensity(sums: _MetricSums, memory: list[Quantity], flops: list[Quantity]) -> Quantity:
     """Return FLOPs per byte of device memory; the reason names uncounted operations."""
     traffic = next((row.value for row in memory if row.name == "dram_bytes"), None)
     known = {
@@ -322,51 +329,39 @@ def _intensity(sums: MetricSums, memory: list[Quantity], flops: list[Quantity]) 
     ran = "flops_tensor" not in known and any(
         ran_uncounted(kernel, sums.pipes) for kernel in sums.profile.kernels
     )
-    why = _why_no_intensity(traffic, has_flops=bool(known)) or (UNCOUNTED_TENSORS if ran else "")
     name, unit = "arithmetic_intensity", "FLOP/B"
-    if why or not traffic:
-        return sums.quantity(name, unit, "ratio of sums", Total(reason=why))
+    if not traffic or not known or ran:
+        why = UNCOUNTED_TENSORS
+        if traffic is None:
+            why = "the bytes of device memory are not counted in this profile"
+        elif not traffic:
+            why = "no byte went to or from device memory"
+        elif not known:
+            why = "no FLOPs are counted in this profile"
+        return sums.quantity(name, unit, "ratio of sums", _Total(reason=why))
     lacking = [name for name in _ALL_FLOPS if name not in known]
     return sums.quantity(
-        name, unit, "ratio of sums", Total(sum(known.values()) / traffic),
+        name, unit, "ratio of sums", _Total(sum(known.values()) / traffic),
         scope=f"device memory, {sums.scope}",
         reason=f"without {', '.join(lacking)}, which are not counted" if lacking else "",
     )  # fmt: skip
 
 
-def _why_no_intensity(traffic: float | None, *, has_flops: bool) -> str:
-    if traffic is None:
-        return "the bytes of device memory are not counted in this profile"
-    if not traffic:
-        return "no byte went to or from device memory"
-    return "" if has_flops else "no FLOPs are counted in this profile"
-
-
-def _rates(sums: MetricSums) -> list[Quantity]:
-    """Return occupancy, warp efficiency, and the time share of tensor cores."""
-    rates = []
-    if sums.has((_OCCUPANCY,)):  # achieved, not theoretical
-        share = sums.mean(_OCCUPANCY)
-        rates.append(sums.quantity("occupancy", "%", "time-weighted", share))
-    rates += [_warp_efficiency(sums)] if sums.has((_ACTIVE, _THREADS)) else []
-    return rates + ([_tensor_share(sums)] if any(map(is_tensor_pipe, sums.names)) else [])
-
-
-def _warp_efficiency(sums: MetricSums) -> Quantity:
+def _warp_efficiency(sums: _MetricSums) -> Quantity:
     threads = sums.total(_THREADS)
     warps = sums.total("smsp__inst_executed.sum")
     if threads.value is not None and warps.value:
-        share = Total(100 * threads.value / (_WARP_THREADS * warps.value))
+        share = _Total(100 * threads.value / (_WARP_THREADS * warps.value))
         return sums.quantity("warp_efficiency", "%", "ratio of sums", share)
     share, ratio = sums.mean(f"{_ACTIVE}.pct"), sums.mean(f"{_ACTIVE}.ratio")
     if share.value is None and ratio.value is not None:
-        share = Total(100 * ratio.value / _WARP_THREADS)
+        share = _Total(100 * ratio.value / _WARP_THREADS)
     elif share.value is None and f"{_ACTIVE}.ratio" in sums.names:
         share = ratio
     return sums.quantity("warp_efficiency", "%", "time-weighted", share)
 
 
-def _tensor_share(sums: MetricSums) -> Quantity:
+def _tensor_share(sums: _MetricSums) -> Quantity:
     """Return the share of kernel time in kernels whose counters show tensor-core use.
 
     If some pipe of a kernel was not counted, 0 in the others is inconclusive.
@@ -375,32 +370,32 @@ def _tensor_share(sums: MetricSums) -> Quantity:
     used = [used_tensor_cores(kernel.metrics, sums.pipes) for kernel in kernels]
     unknown = sum(kernel.calls for kernel, use in zip(kernels, used, strict=True) if use is None)
     if not sums.kernel_ns:
-        share = Total(reason=sums.why_no_time)
+        share = _Total(reason=sums.why_no_time)
     elif unknown:
         launches = counted(unknown, "launch", "launches")
-        share = Total(reason=f"not all tensor-core pipes were counted in {launches}")
+        share = _Total(reason=f"not all tensor-core pipes were counted in {launches}")
     else:
         busy = sum(kernel.total_ns or 0.0 for kernel, use in zip(kernels, used, strict=True) if use)
-        share = Total(100 * busy / sums.kernel_ns)
+        share = _Total(100 * busy / sums.kernel_ns)
     return sums.quantity("tensor_core_share", "%", "ratio of sums", share)
 
 
-def _tensor_share_by_names(sums: MetricSums) -> list[Quantity]:
+def _tensor_share_by_names(sums: _MetricSums) -> list[Quantity]:
     """Return the share of kernel time in kernels whose names suggest tensor cores."""
     if not sums.kernel_ns:
         return []
     kernels = sums.profile.kernels
     silent = sum(kernel.total_ns or 0.0 for kernel in kernels if not reveals_cores(kernel.name))
     named = sum(kernel.total_ns or 0.0 for kernel in kernels if is_tensor_core(kernel.name))
-    share = Total(100 * named / sums.kernel_ns)
+    share = _Total(100 * named / sums.kernel_ns)
     if silent > _MOST_SILENT * sums.kernel_ns:
         part = f"{100 * silent / sums.kernel_ns:.3g} %"
-        share = Total(reason=f"kernels with {part} of the time have names that give no hint")
+        share = _Total(reason=f"kernels with {part} of the time have names that give no hint")
     reason = "a guess from the names of kernels; ncu's counters show it"
     return [sums.quantity("tensor_core_share", "%", "ratio of sums", share, reason=reason)]
 
 
-def _flop_quantities(sums: MetricSums) -> list[Quantity]:
+def _flop_quantities(sums: _MetricSums) -> list[Quantity]:
     """Return operations by precision, then tensor-core operations, in total and by type."""
     cores = [_of_cores(sums, *kind) for kind in _KINDS] if sums.has(_CORES) else []
     has_tensor_counters = any(
@@ -409,7 +404,7 @@ def _flop_quantities(sums: MetricSums) -> list[Quantity]:
     return [*cores, *(_of_tensors(sums) if has_tensor_counters else [])]
 
 
-def _of_cores(sums: MetricSums, precision: str, letter: str, old: str) -> Quantity:
+def _of_cores(sums: _MetricSums, precision: str, letter: str, old: str) -> Quantity:
     name = f"flops_{precision}"
     if sums.profile.tool == "nvprof":
         total = sums.total(f"flop_count_{old}")
@@ -417,11 +412,12 @@ def _of_cores(sums: MetricSums, precision: str, letter: str, old: str) -> Quanti
         total = _weighted(sums, [(f"{letter}{kind}", weight) for kind, weight in _WEIGHTS])
     if precision == "fp32":
         total = _with_packed(sums, total)
-    flag = _FP16_FLAG if precision == "fp16" and total.value else ""
+    is_flagged = precision == "fp16" and total.value
+    flag = "packed half instructions may do twice what is counted" if is_flagged else ""
     return sums.quantity(name, "FLOP", "sum", total, reason=flag)
 
 
-def _weighted(sums: MetricSums, parts: list[tuple[str, int]]) -> Total:
+def _weighted(sums: _MetricSums, parts: list[tuple[str, int]]) -> _Total:
     """Return the weighted sum of instructions; unknown if one kind was not counted."""
     total = 0.0
     for kind, weight in parts:
@@ -430,21 +426,21 @@ def _weighted(sums: MetricSums, parts: list[tuple[str, int]]) -> Total:
         if count.value is None:
             return count
         total += weight * count.value
-    return Total(total)
+    return _Total(total)
 
 
-def _with_packed(sums: MetricSums, plain: Total) -> Total:
+def _with_packed(sums: _MetricSums, plain: _Total) -> _Total:
     """Add Blackwell's packed FP32 instructions to the plain ones."""
     is_there = any(f"_op_{kind}_pred_on" in name for kind, _ in _PACKED for name in sums.names)
     if plain.value is None or not (is_there or may_have(_FFMA2, sums.profile.devices)):
         return plain
     packed = _weighted(sums, list(_PACKED))
     if packed.value is None:
-        return Total(reason=f"packed FP32 instructions are missing: {packed.reason}")
-    return Total(plain.value + packed.value)
+        return _Total(reason=f"packed FP32 instructions are missing: {packed.reason}")
+    return _Total(plain.value + packed.value)
 
 
-def _of_tensors(sums: MetricSums) -> list[Quantity]:
+def _of_tensors(sums: _MetricSums) -> list[Quantity]:
     if sums.chip == "gv100":
         return _on_volta(sums)
     collected = {name.removesuffix(".sum") for name in sums.names if name.endswith(".sum")}
@@ -455,91 +451,82 @@ def _of_tensors(sums: MetricSums) -> list[Quantity]:
         if path:
             kind = "fp16" if path[1] == _ON_TURING else path[1]
             by_type.setdefault(kind, []).append(name)
-    totals = {kind: sum_of(map(sums.total, members)) for kind, members in by_type.items()}
+    totals = {kind: _sum_of(map(sums.total, members)) for kind, members in by_type.items()}
+    units = {kind: "OP" if kind.startswith("int") else "FLOP" for kind in totals}
     each = [
-        sums.quantity(f"flops_tensor_{kind}", _unit(kind), "sum", total)
+        sums.quantity(f"flops_tensor_{kind}", units[kind], "sum", total)
         for kind, total in totals.items()
         if total.value is not None
     ]
-    floats = [total for kind, total in totals.items() if _unit(kind) == "FLOP"]
+    floats = [total for kind, total in totals.items() if units[kind] == "FLOP"]
     return [sums.quantity("flops_tensor", "FLOP", "sum", _all_types(sums, floats)), *each]
 
 
-def _on_volta(sums: MetricSums) -> list[Quantity]:
+def _on_volta(sums: _MetricSums) -> list[Quantity]:
     """Return the operations of Volta's tensor cores, which only take FP16."""
     count = sums.total(_PIPE)
     if count.value is not None:
-        count = Total(_VOLTA_FLOPS * count.value)
+        count = _Total(_VOLTA_FLOPS * count.value)
     else:
-        paths = sum_of(map(sums.total, tensor_totals("gv100")))
+        paths = _sum_of(map(sums.total, tensor_totals("gv100")))
         count = paths if paths.value is not None else count
     names = ("flops_tensor", "flops_tensor_fp16") if count.value else ("flops_tensor",)
     return [sums.quantity(name, "FLOP", "sum", count) for name in names]
 
 
-def _all_types(sums: MetricSums, floats: list[Total]) -> Total:
+def _all_types(sums: _MetricSums, floats: list[_Total]) -> _Total:
     """Return the sum over the types; known if each was counted or the pipe was unused."""
     if not sums.pipes:
-        return Total(reason="the counters that cover all operations of this GPU are unknown")
-    whole = sum_of(floats)
+        return _Total(reason="the counters that cover all operations of this GPU are unknown")
+    whole = _sum_of(floats)
     if floats and whole.value is not None:
         return whole
     uses = (used_tensor_cores(kernel.metrics, sums.pipes) for kernel in sums.profile.kernels)
     if all(use is False for use in uses):
-        return Total(0.0)
+        return _Total(0.0)
     if not any(name.startswith(_TENSOR_OPS) for name in sums.names):
-        return Total(reason="tensor-pipe instructions give operations only on Volta")
-    return whole if floats else Total(reason="tensor-core operations were not collected")
+        return _Total(reason="tensor-pipe instructions give operations only on Volta")
+    return whole if floats else _Total(reason="tensor-core operations were not collected")
 
 
-def _unit(kind: str) -> str:
-    return "OP" if kind.startswith("int") else "FLOP"
-
-
-def _memory_quantities(sums: MetricSums) -> list[Quantity]:
+def _memory_quantities(sums: _MetricSums) -> list[Quantity]:
     """Return the traffic of device memory and L2, each in bytes and in sectors."""
     quantities: list[Quantity] = []
     if sums.has(("dram__",)):
         read, written = _traffic(sums, "_read"), _traffic(sums, "_write")
-        both = _both(_traffic(sums, ""), read, written)
+        both = _traffic(sums, "")
+        sizes, sectors = zip(read, written, strict=True)
+        if both[0].value is None and None not in (read[0].value, written[0].value):
+            both = (_sum_of(sizes), _Total(sum(part.value or 0.0 for part in sectors)))
         quantities += _pair(sums, "dram_read", read) + _pair(sums, "dram_write", written)
-        quantities += [*_pair(sums, "dram", both), *_speeds(sums)]
+        quantities += _pair(sums, "dram", both)
+        ways = ("",) if "dram__bytes.sum" in sums.names else ("_read", "_write")
+        quantities += _speed(sums, "dram_read_bytes_per_s", ("_read",))
+        quantities += _speed(sums, "dram_write_bytes_per_s", ("_write",))
+        quantities += _speed(sums, "dram_bytes_per_s", ways)
     if sums.has(("lts__",)):
-        size, sectors = sums.total("lts__t_bytes.sum"), sums.total("lts__t_sectors.sum")
-        quantities += [*_pair(sums, "l2", _fill_missing(size, sectors)), _hit_rate(sums)]
+        traffic = _fill_missing(sums.total("lts__t_bytes.sum"), sums.total("lts__t_sectors.sum"))
+        quantities += [*_pair(sums, "l2", traffic), _hit_rate(sums)]
     return quantities
 
 
-def _traffic(sums: MetricSums, way: str) -> tuple[Total, Total]:
+def _traffic(sums: _MetricSums, way: str) -> tuple[_Total, _Total]:
     """Return bytes and sectors in one direction, each derived from the other if missing."""
     name = f"dram__bytes{way}"
     if way and is_lacking(name, sums.chip):
-        return Total(reason=_UNSPLIT), Total(reason=_UNSPLIT)
+        return _Total(reason=_UNSPLIT), _Total(reason=_UNSPLIT)
     return _fill_missing(sums.total(f"{name}.sum"), sums.total(f"dram__sectors{way}.sum"))
 
 
-def _fill_missing(size: Total, sectors: Total) -> tuple[Total, Total]:
+def _fill_missing(size: _Total, sectors: _Total) -> tuple[_Total, _Total]:
     if size.value is None and sectors.value is not None:
-        return Total(sectors.value * _SECTOR_BYTES), sectors
+        return _Total(sectors.value * _SECTOR_BYTES), sectors
     if sectors.value is None and size.value is not None:
-        return size, Total(size.value / _SECTOR_BYTES)
+        return size, _Total(size.value / _SECTOR_BYTES)
     return size, sectors
 
 
-def _both(
-    total: tuple[Total, Total], read: tuple[Total, Total], written: tuple[Total, Total]
-) -> tuple[Total, Total]:
-    """Return the traffic in both directions; the sum of reads and writes if not collected."""
-    if total[0].value is not None:
-        return total
-    (size_in, sectors_in), (size_out, sectors_out) = read, written
-    if size_in.value is None or size_out.value is None:
-        return total
-    sectors = (sectors_in.value or 0.0) + (sectors_out.value or 0.0)
-    return Total(size_in.value + size_out.value), Total(sectors)
-
-
-def _pair(sums: MetricSums, stem: str, traffic: tuple[Total, Total]) -> list[Quantity]:
+def _pair(sums: _MetricSums, stem: str, traffic: tuple[_Total, _Total]) -> list[Quantity]:
     size, sectors = traffic
     pair = [
         sums.quantity(f"{stem}_bytes", "B", "sum", size),
@@ -554,24 +541,17 @@ def _pair(sums: MetricSums, stem: str, traffic: tuple[Total, Total]) -> list[Qua
     return [replace(quantity, value=None, status="refused", reason=why) for quantity in pair]
 
 
-def _speeds(sums: MetricSums) -> list[Quantity]:
-    """Return bytes per second of kernel time; none without times and rates."""
-    both = ("",) if "dram__bytes.sum" in sums.names else ("_read", "_write")
-    ways = (("dram_read", ("_read",)), ("dram_write", ("_write",)), ("dram", both))
-    return [speed for stem, of in ways for speed in _speed(sums, f"{stem}_bytes_per_s", of)]
-
-
-def _speed(sums: MetricSums, name: str, ways: Sequence[str]) -> list[Quantity]:
+def _speed(sums: _MetricSums, name: str, ways: Sequence[str]) -> list[Quantity]:
     """Return Σ bytes ÷ Σ time, with kernel time or else the time bytes ÷ rate.
 
-    Kernels that moved nothing have no rate and are ignored.
+    Nothing without times and rates. Kernels that moved nothing have no rate and are ignored.
     """
     sizes = [_moved_bytes(kernel, ways) for kernel in sums.profile.kernels]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes) or not sum(known):
         return []
     if sums.kernel_ns and sums.profile.tool != "nvprof":
-        speed = Total(_NS * sum(known) / sums.kernel_ns)
+        speed = _Total(_NS * sum(known) / sums.kernel_ns)
         return [sums.quantity(name, "B/s", "ratio of sums", speed)]
     timed = [
         (size, _seconds(kernel, ways))
@@ -587,10 +567,10 @@ def _speed(sums: MetricSums, name: str, ways: Sequence[str]) -> list[Quantity]:
     share = f"{100 - 100 * rated / sum(known):.3g} % of the bytes"
     why = f"{lacking}; {'it' if count == 1 else 'they'} moved {share}"
     if rated < (1 - _MOST_UNRATED) * sum(known):
-        return [sums.quantity(name, "B/s", "time-weighted", Total(reason=why))]
+        return [sums.quantity(name, "B/s", "time-weighted", _Total(reason=why))]
     reason = "each kernel is weighted with the mean rate of its launches"
     reason += f"; {why}" if len(seconds) < len(timed) else ""
-    speed = Total(rated / sum(seconds))
+    speed = _Total(rated / sum(seconds))
     return [sums.quantity(name, "B/s", "time-weighted", speed, reason=reason)]
 
 
@@ -617,11 +597,11 @@ def _seconds(kernel: Kernel, ways: Sequence[str]) -> float | None:
     return None
 
 
-def _hit_rate(sums: MetricSums) -> Quantity:
+def _hit_rate(sums: _MetricSums) -> Quantity:
     """Return the share of L2 sectors that hit; a ratio of sums if both were counted."""
     hits, sectors = sums.total("lts__t_sectors_lookup_hit.sum"), sums.total("lts__t_sectors.sum")
     if hits.value is not None and sectors.value:
-        rate = Total(100 * hits.value / sectors.value)
+        rate = _Total(100 * hits.value / sectors.value)
         return sums.quantity("l2_hit_rate", "%", "ratio of sums", rate)
     rate = sums.mean("lts__t_sector_hit_rate.pct")
     return sums.quantity("l2_hit_rate", "%", "time-weighted", rate)

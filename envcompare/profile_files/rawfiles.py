@@ -69,7 +69,6 @@ _NO_SECRETS: Final = frozenset({
 # In lower case, a word such as key is too common.
 _PLAIN: Final = re.compile(r"passw|secret|api_?key|access_?key|_token$")
 _NUMBER: Final = re.compile(r"INT\w*|REAL|FLOAT|DOUBLE|NUM\w*", re.IGNORECASE)
-_ROWS: Final = 10_000
 # a command line, which nvprof and ncu repeat
 _COMMAND: Final = re.compile(rb"^==\d*=*.*$", re.MULTILINE)
 
@@ -415,16 +414,12 @@ def _cells(path: Path) -> Iterator[bytes]:
             names = [f'"{column[1]}"' for column in kinds if _NUMBER.fullmatch(column[2]) is None]
             if names:
                 query = f'SELECT {", ".join(names)} FROM "{table}"'  # noqa: S608 — of the schema
-                yield from _rows(database.execute(query))
+                cursor = database.execute(query)
+                while rows := cursor.fetchmany(10_000):
+                    texts = [[cell for cell in row if isinstance(cell, str)] for row in rows]
+                    lines = (text for row in texts for text in ("=".join(row), *row))
+                    yield "\n".join(lines).encode(errors="replace")
     except sqlite3.Error:
         return  # its reader reports the damage
     finally:
         database.close()
-
-
-def _rows(cursor: sqlite3.Cursor) -> Iterator[bytes]:
-    while rows := cursor.fetchmany(_ROWS):
-        texts = [[str(cell) for cell in row if isinstance(cell, str)] for row in rows]
-        yield "\n".join(text for row in texts for text in ("=".join(row), *row)).encode(
-            errors="replace"
-        )
