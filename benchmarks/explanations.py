@@ -238,7 +238,7 @@ def _section(one: Explanation, found: RunComparison) -> Iterable[str]:
              "software", "interaction")  # fmt: skip
     yield f"| arm | {' | '.join(heads)} |"
     yield f"|---|{'---|' * len(heads)}"
-    for split in found.decompositions:
+    for split in found.views.decompositions:
         parts = (
             estimate_text(estimate) if estimate else NOT_MEASURED
             for _, _, estimate, _ in split_parts(split)

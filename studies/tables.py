@@ -84,8 +84,8 @@ def _timed(run: RunComparison, cell: CellSummary, arm: str) -> dict[str, float |
     def mine(rows: Iterable[Any]) -> Iterator[Any]:
         return (one for one in rows if (one.cell, one.arm) == (cell.id, arm))
 
-    found: dict[str, float | None] = {one.name: one.median for one in mine(run.picked)}
-    for memory in mine(run.memory):
+    found: dict[str, float | None] = {one.name: one.median for one in mine(run.views.picked)}
+    for memory in mine(run.views.memory):
         peaks = msgspec.structs.asdict(memory).items()
         found |= {
             name: 1e-6 * size for name, size in peaks if "_bytes" in name and size is not None
@@ -95,7 +95,7 @@ def _timed(run: RunComparison, cell: CellSummary, arm: str) -> dict[str, float |
         found["time_ratio"] = 1.0 if arm == run.reference_in(cell.id) else None
     for estimate in (one.deciding for one in mine(run.comparisons) if one.deciding):
         found["time_ratio"] = math.exp(estimate.log_ratio)
-    for gain in mine(run.scaling):
+    for gain in mine(run.views.scaling):
         percent = None if gain.efficiency is None else 100 * gain.efficiency
         found |= {"speed_up": gain.speed_up, "efficiency": percent}
     return found

@@ -16,17 +16,19 @@ from msgspec import Meta
 
 from envcompare.analysis.model import (
     ArmSummary,
+    BetweenHosts,
     CellSummary,
     Comparison,
     FailureRow,
     GroupDifference,
-    GroupEstimate,
     HostSummary,
-    LadderStep,
     RunComparison,
+    RunCourse,
+    RunSettings,
+    RunViews,
     TorchBuild,
 )
-from envcompare.analysis.model.profiling import CellPhases, CellProfiles, CellTraining
+from envcompare.analysis.model.profiling import CellProfiles
 from envcompare.analysis.profiles import explain
 from envcompare.analysis.timing import CellData, summarise_cell
 from envcompare.analysis.timing.breakdown import (
@@ -79,63 +81,27 @@ def compare_run(folder: RunFolder) -> RunComparison:
 
 def compare_files(read: RunFiles) -> RunComparison:
     """Analyse the records of a run folder."""
-    run, design, judged = read.timed, read.timed.design, _judged(read)
-    data, cells, settled = judged.data, judged.cells, judged.settled
-    sessions = measured_sessions(read.events) if design.sessions > 1 else {1: 0.0}
+    run, judged = read.timed, _judged(read)
     return RunComparison(
         run_id=run.run_id,
         created=run.created,
         tool_version=run.tool_version,
         tool_commit=run.tool_commit,
         title=run.title,
-        seed=run.seed,
-        command_line=run.command_line,
         imports=read.imports,
-        configuration=masked_toml(run.configuration),
-        preset=design.preset,
-        margin=design.margin,
-        target=design.target,
-        budget_s=design.budget_s,
-        min_restarts=max((one.design.min_restarts for one in data), default=design.min_restarts),
-        screen=design.screen,
-        threads=design.threads,
-        stabilise=design.stabilise,
-        until=design.until,
-        planned_sessions=design.sessions,
-        sessions=len(sessions),
-        days=len({datetime.fromtimestamp(t, timezone.utc).date() for t in sessions.values()}),
-        is_complete=read.is_complete,
+        settings=_settings(read, judged),
+        course=_course(read),
         reference_arm=next(arm.id for arm in run.arms if arm.is_reference),
-        references=_references(data, run.arms),
-        planned_comparisons=judged.planned,
+        references=_references(judged.data, run.arms),
         comparisons=judged.comparisons,
-        cells=cells,
-        arms=_arms(read, judged.comparisons, cells),
+        cells=judged.cells,
+        arms=_arms(read, judged.comparisons, judged.cells),
         differences=judged.shared,
-        hosts=_hosts(read),
-        host_differences=host_differences(read),
-        over_hosts=hosts_estimates(
-            judged.comparisons, settled, cells=cells, margin=design.margin, of_hosts=run.groups
-        ),
-        groups=run.groups,
-        group_differences=judged.apart,
-        group_estimates=_group_estimates(read, judged),
         cell_differences=of_cells(judged.differing, shared=judged.shared),
-        decompositions=tuple(split for cell in data for split in decompose(cell)),
-        scaling=scaling(data, cells, judged.profiles),
-        ladder=_ladder(judged),
-        startup=startup_summaries(read.samples, run, read.standing),
-        memory=memory_summaries(read.samples),
-        picked=tuple(picked for cell in data for picked in picked_values(cell)),
-        result_gaps=tuple(gap for cell in data for gap in result_gaps(cell)),
+        hosts=_hosts(read),
+        between_hosts=_between_hosts(read, judged),
         profiles=judged.profiles,
-        phases=_phases(read, data),
-        batch_sweeps=batch_sweeps(data, read.events),
-        training=_training(read, data),
-        failures=_failures(read.standing),
-        identity_changes=noted_changes(read.events),
-        torn_lines=max(read.torn, read.lost),
-        duration_s=duration_s(read.events) if read.events else None,
+        views=_views(read, judged),
     )
 
 
@@ -176,30 +142,79 @@ def _judged(read: RunFiles) -> _Judged:
     )
 
 
-def _group_estimates(read: RunFiles, judged: _Judged) -> tuple[GroupEstimate, ...]:
-    return group_estimates(
-        read,
-        judged.data,
-        judged.settled,
-        comparisons=judged.comparisons,
-        cells=judged.cells,
-        differences=judged.apart,
+def _settings(read: RunFiles, judged: _Judged) -> RunSettings:
+    run, design = read.timed, read.timed.design
+    restarts = (one.design.min_restarts for one in judged.data)
+    return RunSettings(
+        preset=design.preset,
+        seed=run.seed,
+        margin=design.margin,
+        target=design.target,
+        budget_s=design.budget_s,
+        min_restarts=max(restarts, default=design.min_restarts),
+        threads=design.threads,
+        stabilise=design.stabilise,
+        planned_sessions=design.sessions,
+        planned_comparisons=judged.planned,
+        screen=design.screen,
+        until=design.until,
+        command_line=run.command_line,
+        configuration=masked_toml(run.configuration),
     )
 
 
-def _ladder(judged: _Judged) -> tuple[LadderStep, ...]:
-    cells = zip(judged.data, judged.cells, strict=True)
-    return ladder(judged.around, cells, judged.settled, comparisons=judged.comparisons)
+def _course(read: RunFiles) -> RunCourse:
+    sessions = measured_sessions(read.events) if read.timed.design.sessions > 1 else {1: 0.0}
+    return RunCourse(
+        is_complete=read.is_complete,
+        sessions=len(sessions),
+        days=len({datetime.fromtimestamp(t, timezone.utc).date() for t in sessions.values()}),
+        duration_s=duration_s(read.events) if read.events else None,
+        failures=_failures(read.standing),
+        identity_changes=noted_changes(read.events),
+        torn_lines=max(read.torn, read.lost),
+    )
 
 
-def _phases(read: RunFiles, data: Iterable[CellData]) -> tuple[CellPhases, ...]:
-    known = (cell_phases(cell, read.marked.get(cell.cell.id, ())) for cell in data)
-    return tuple(filter(None, known))
+def _between_hosts(read: RunFiles, judged: _Judged) -> BetweenHosts:
+    return BetweenHosts(
+        differences=host_differences(read),
+        estimates=hosts_estimates(
+            judged.comparisons,
+            judged.settled,
+            cells=judged.cells,
+            margin=read.timed.design.margin,
+            of_hosts=read.timed.groups,
+        ),
+        groups=read.timed.groups,
+        group_differences=judged.apart,
+        group_estimates=group_estimates(
+            read,
+            judged.data,
+            judged.settled,
+            comparisons=judged.comparisons,
+            cells=judged.cells,
+            differences=judged.apart,
+        ),
+    )
 
 
-def _training(read: RunFiles, data: Iterable[CellData]) -> tuple[CellTraining, ...]:
-    known = (cell_training(cell, read.epochs.get(cell.cell.id, ())) for cell in data)
-    return tuple(filter(None, known))
+def _views(read: RunFiles, judged: _Judged) -> RunViews:
+    data, cells = judged.data, zip(judged.data, judged.cells, strict=True)
+    phases = (cell_phases(cell, read.marked.get(cell.cell.id, ())) for cell in data)
+    training = (cell_training(cell, read.epochs.get(cell.cell.id, ())) for cell in data)
+    return RunViews(
+        decompositions=tuple(split for cell in data for split in decompose(cell)),
+        scaling=scaling(data, judged.cells, judged.profiles),
+        ladder=ladder(judged.around, cells, judged.settled, comparisons=judged.comparisons),
+        startup=startup_summaries(read.samples, read.timed, read.standing),
+        memory=memory_summaries(read.samples),
+        picked=tuple(picked for cell in data for picked in picked_values(cell)),
+        result_gaps=tuple(gap for cell in data for gap in result_gaps(cell)),
+        phases=tuple(filter(None, phases)),
+        batch_sweeps=batch_sweeps(data, read.events),
+        training=tuple(filter(None, training)),
+    )
 
 
 def _explained(
@@ -433,7 +448,7 @@ def status_of(folder: RunFolder) -> RunStatus:
         run_id=comparison.run_id,
         state=state,
         owner=owner,
-        budget_s=comparison.budget_s,
+        budget_s=comparison.settings.budget_s,
         cells=tuple(_cell(read, comparison, cell, now=now) for cell in comparison.cells),
         failures=tuple(_failures_so_far(read)),
     )
@@ -445,7 +460,7 @@ def _cell(
     """Return the progress of a cell; `now` is None if nothing is measuring."""
     events = tuple(event for event in read.events if event.cell == cell.id)
     state, reason = _state(events, is_going_on=now is not None)
-    left_s = max(0.0, comparison.budget_s - _spent_s(events, now))
+    left_s = max(0.0, comparison.settings.budget_s - _spent_s(events, now))
     return CellStatus(
         cell=cell.id,
         host=cell.host,

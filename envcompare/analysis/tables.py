@@ -326,7 +326,7 @@ def whole_table(run: RunComparison) -> list[Row]:
     """
     cells = {visible(cell.id): cell.stopped_by for cell in run.cells}
     untimed = (
-        row | {"margin": run.margin, "stopped_by": cells.get(str(row["cell"]))}
+        row | {"margin": run.settings.margin, "stopped_by": cells.get(str(row["cell"]))}
         for row in quantity_table(run)
         if not row["is_timed"]
     )
@@ -359,7 +359,7 @@ def _step_rows(run: RunComparison) -> Iterator[Row]:
     """Yield each measured step of the ladder, with the rung below as the reference."""
     arms = {(one.host, one.arm): one for one in run.arms}
     cells = {cell.id: cell for cell in run.cells}
-    for step in run.ladder:
+    for step in run.views.ladder:
         if step.step is None:
             continue
         arm, cell = arms.get((step.host, step.arm)), cells.get(step.cell)
@@ -381,7 +381,7 @@ def _step_rows(run: RunComparison) -> Iterator[Row]:
 def _group_rows(run: RunComparison) -> Iterator[Row]:
     """Yield the comparisons between groups of hosts, which belong to no single cell."""
     arms = {one.arm: one for one in run.arms}
-    for estimate in run.group_estimates:
+    for estimate in run.between_hosts.group_estimates:
         arm = arms.get(estimate.arm)
         yield {
             **_of_run(run),
@@ -402,8 +402,8 @@ def _group_rows(run: RunComparison) -> Iterator[Row]:
 
 
 def _of_run(run: RunComparison) -> Row:
-    names = ("run_id", "created", "tool_version", "reference_arm", "margin")
-    return {name: getattr(run, name) for name in names}
+    names = ("run_id", "created", "tool_version", "reference_arm")
+    return {name: getattr(run, name) for name in names} | {"margin": run.settings.margin}
 
 
 def _of_comparison(comparison: Comparison) -> Row:
@@ -495,7 +495,7 @@ def _quantity_rows(run: RunComparison) -> Iterator[Row]:
 
 
 def _scaling_rows(run: RunComparison) -> Iterator[Row]:
-    for scaling in run.scaling:
+    for scaling in run.views.scaling:
         texts = {
             "parameters": ",".join(assigned(scaling.parameters)),
             "hosts": ",".join(scaling.hosts),

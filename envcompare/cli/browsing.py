@@ -56,7 +56,7 @@ def _row(path: Path, folder: RunFolder) -> Row:
     try:
         run = compare_run(folder)
         answers = [f"{one.arm} {one.badge}" for one in headlines(run)]
-        ended = "ended" if run.is_complete else "interrupted"
+        ended = "ended" if run.course.is_complete else "interrupted"
         state = ended if owner_of(path) is None else "being measured"
         cells = (state, visible(run.reference_arm), "; ".join(answers))
     except EnvcompareError as error:  # of another version, or damaged

@@ -113,8 +113,10 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None: 
     settings = line_settings(lines, values)
     exit_code, comparison, folder = carry_out(settings, display, is_shown=not is_proof)
     if is_proof:
-        comparison = _proven(folder, display, budget_s=comparison.budget_s)
-    if comparison.failures and all(one.phase == "checksum" for one in comparison.failures):
+        comparison = _proven(folder, display, budget_s=comparison.settings.budget_s)
+    if comparison.course.failures and all(
+        one.phase == "checksum" for one in comparison.course.failures
+    ):
         exit_code = _OTHER_WORK
     undecided = any(one.outcome not in _DECIDED for one in comparison.compared)
     sys.exit(exit_code or (_UNDECIDED if undecided else 0))
@@ -143,7 +145,7 @@ def _explained(run: Path, values: dict[str, Any], display: Display) -> int:
         comparison = _proven(
             folder,
             display,
-            budget_s=values["budget"] or whole.budget_s,
+            budget_s=values["budget"] or whole.settings.budget_s,
             chosen=chosen_comparison(whole, values["comparison"] or ""),
             again={name: values[name] for name in _OF_TRIALS if values[name] is not None},
         )
@@ -227,7 +229,7 @@ def capture(display: Display, /, *, line: str, output: Path, **values: Any) -> N
     except InterruptedRunError as error:
         hint = "run envcompare capture again"
         raise InterruptedRunError(error.brief, details=error.details, hint=hint) from error
-    if comparison.failures:
+    if comparison.course.failures:
         sys.exit(exit_code)
     write_capture(output, capture_of(folder))
     display.say(f"{output}: compare it with envcompare why 'LINE' {shlex.quote(str(output))}")

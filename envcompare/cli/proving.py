@@ -228,7 +228,9 @@ def _measured(result: RunComparison, trial: RunFolder, parent: Path) -> Measured
     return Measured(
         units=units(trial.read_samples().samples),
         failed={
-            row.arm: row.brief.removeprefix(f"{row.arm}: ") for row in result.failures if row.arm
+            row.arm: row.brief.removeprefix(f"{row.arm}: ")
+            for row in result.course.failures
+            if row.arm
         },
         facts={record.arm: record.facts for record in trial.read_fingerprints()},
         folder=str(trial.path.relative_to(parent)),

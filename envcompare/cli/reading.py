@@ -401,7 +401,7 @@ def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
     if gates and not claims:
         raise _nothing_to_judge(run)
     results = judge_gates(gates, claims)
-    code = gates_exit_code(results, claims, is_complete=run.is_complete)
+    code = gates_exit_code(results, claims, is_complete=run.course.is_complete)
     labels = cell_labels(run)
     results = worded_gates(results, labels, run.reference_arm, references=run.references)
     gated = GatedRun(comparison=run, gates=results, exit_code=code)

@@ -117,7 +117,7 @@ def answer(run: RunComparison) -> Answer:
         run_id=visible(run.run_id),
         created=visible(run.created),
         tool_version=visible(run.tool_version),
-        command=visible(shlex.join(run.command_line)),
+        command=visible(shlex.join(run.settings.command_line)),
         comparisons=msgspec.convert(rows, tuple[AnsweredComparison, ...]),
         proof=run.proof,
     )
@@ -215,10 +215,10 @@ def captions_of(run: RunComparison, charts: Sequence[Chart]) -> str:
             *(f"Hardware: {one}." for one in device_sentences(run)),
             replication_sentence(run),
             level_sentence(run),
-            f"The margin of equivalence is ±{100 * run.margin:g} %.",
+            f"The margin of equivalence is ±{100 * run.settings.margin:g} %.",
             *rules,
         )),
-        f"`{shlex.join(run.command_line)}`",
+        f"`{shlex.join(run.settings.command_line)}`",
     ]  # fmt: skip
     return "\n\n".join(visible(part) for part in parts if part) + "\n"
 

@@ -82,7 +82,7 @@ def _sections(
     run: RunComparison, files: tuple[str, ...], charts: ChartBudget
 ) -> tuple[Section, ...]:
     """Return the sections of the page; only those of profiles if nothing was timed."""
-    axis = shared_axis(run.comparisons, margin=run.margin)
+    axis = shared_axis(run.comparisons, margin=run.settings.margin)
     rows, hosts = comparison_rows(run, axis), hosts_facts(run)
     folds, cells = fold_anchors(rows), unexplained_cells(run, rows)
     # charts are drawn in this order, until the budget is used up
@@ -124,7 +124,8 @@ def _default_title(run: RunComparison) -> str:
     arms = listed((*run.all_references, *compared_arms(run)), most=5)
     if not is_timed(run):
         return f"What do the profiles of {arms} say?"
-    where = f", on {listed([group.name for group in run.groups])}" if run.groups else ""
+    groups = [group.name for group in run.between_hosts.groups]
+    where = f", on {listed(groups)}" if groups else ""
     return f"How fast is the same work in {arms}{where}?"
 
 

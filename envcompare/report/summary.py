@@ -134,7 +134,7 @@ def _title(run: RunComparison) -> str:
 def warnings(run: RunComparison) -> tuple[str, ...]:
     """Return the warnings that concern the whole run."""
     texts = []
-    if not run.is_complete:
+    if not run.course.is_complete:
         texts.append(f"This run is not complete: {INCOMPLETE}.")
     if not headlines(run) and not is_timed(run):
         texts.append(
@@ -157,7 +157,7 @@ def _notes_of_failures(run: RunComparison) -> list[str]:
     """Return each failure once, with all its cells."""
     labels = cell_labels(run)
     cells: dict[FailureRow, dict[str, None]] = {}
-    for failure in run.failures:
+    for failure in run.course.failures:
         label = labels.get(failure.cell, failure.cell).removesuffix(f" on {failure.host}")
         alike = msgspec.structs.replace(failure, t=0.0, cell="")
         cells.setdefault(alike, {})[label] = None

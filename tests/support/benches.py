@@ -75,7 +75,7 @@ class Measured:
 
     def failures(self) -> str:
         """Return brief and hint of every failure."""
-        rows = self.comparison.failures
+        rows = self.comparison.course.failures
         return "\n".join(f"{row.brief} | {row.hint}" for row in rows)
 
 

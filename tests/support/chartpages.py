@@ -18,11 +18,14 @@ from envcompare.analysis.model import (
     Estimate,
     Reason,
     RunComparison,
+    RunCourse,
+    RunSettings,
     StepTimes,
 )
 from envcompare.analysis.timing import BINS
 from envcompare.report.charts import Chart, drawn
 from envcompare.run_folder.records import Failure
+from tests.data.report.builders import changed
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",
@@ -116,19 +119,21 @@ def run_of(
         "run_id": "20260101-000000-abcd",
         "created": "2026-01-01T00:00:00Z",
         "tool_version": "0.1.0",
-        "seed": 7,
-        "preset": "default",
-        "margin": 0.02,
-        "target": 0.01,
-        "budget_s": 600.0,
-        "min_restarts": 4,
-        "threads": 1,
-        "is_complete": True,
+        "settings": RunSettings(
+            preset="default",
+            seed=7,
+            margin=0.02,
+            target=0.01,
+            budget_s=600.0,
+            min_restarts=4,
+            threads=1,
+            planned_comparisons=len(comparisons),
+        ),
+        "course": RunCourse(is_complete=True),
         "reference_arm": "vm",
-        "planned_comparisons": len(comparisons),
         "arms": (),
     }
-    return RunComparison(cells=cells, comparisons=comparisons, **{**known, **fields})
+    return changed(RunComparison(cells=cells, comparisons=comparisons, **known), **fields)
 
 
 def cell_of(workload: str = "cnn", host: str = "gpu01", **parameters: Any) -> CellSummary:

@@ -31,6 +31,7 @@ from envcompare.analysis.model.profiling import (
     SizeRate,
 )
 from envcompare.run_folder.records import FactDifference, Goal
+from tests.data.report.builders import changed
 
 EVIL: Final = (
     "</script><script>alert(1)</script><img src=x onerror=alert(1)><!-- --!> <![CDATA[]]> &lt;b",
@@ -106,7 +107,7 @@ def full_run() -> RunComparison:
         )
         for one in run.cells
     )
-    return msgspec.structs.replace(
+    return changed(
         run,
         title="Two environments",
         command_line=("envcompare", "run", "--hosts", "gpu01"),
@@ -120,7 +121,7 @@ def full_run() -> RunComparison:
         differences=(*run.differences, _difference(first.host)),
         failures=tuple(
             msgspec.structs.replace(one, details="why it failed\nTraceback:\n  line 1")
-            for one in run.failures
+            for one in run.course.failures
         ),
         arms=(*run.arms, _gone()),
         batch_sweeps=(_batches(first, run.cells[1]),),

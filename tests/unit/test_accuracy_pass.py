@@ -155,7 +155,7 @@ def test_the_report_has_epochs_seconds_and_whether_arms_agree(
     training(context).measure()
     folder_of(context).close()
     run = compare_run(folder_of(context))
-    (cell,) = run.training
+    (cell,) = run.views.training
     restarts = context.design.min_restarts
     assert [(arm.arm, arm.epochs) for arm in cell.arms] == [
         (arm, (3,) * restarts) for arm in ("vm", "docker", "vm~control")
@@ -182,7 +182,7 @@ def test_a_goal_that_is_never_reached_ends_with_the_epochs(
     assert said.endswith("reached 0 times")
     folder_of(context).close()
     run = compare_run(folder_of(context))
-    assert {(arm.reached, arm.most_epochs, arm.best) for arm in run.training[0].arms} == {
+    assert {(arm.reached, arm.most_epochs, arm.best) for arm in run.views.training[0].arms} == {
         (0, GOAL.epochs, 0.3)
     }
     assert "not reached within 8 epochs" in render(run)
@@ -237,9 +237,9 @@ def test_an_arm_that_fails_ends_no_other(made: Callable[[str], CellContext]) -> 
     assert "no such file" in failed.failure.brief
     folder_of(context).close()
     run = compare_run(folder_of(context))
-    docker = next(arm for arm in run.training[0].arms if arm.arm == "docker")
+    docker = next(arm for arm in run.views.training[0].arms if arm.arm == "docker")
     assert (docker.restarts, docker.why_not) == (0, failed.failure.brief)
-    assert run.training[0].same_values == 0
+    assert run.views.training[0].same_values == 0
     page = render(run)
     assert "all environments had the same value" not in page
     assert "No restart came to its end in docker." in page
@@ -296,7 +296,7 @@ def test_arms_with_other_parameters_are_not_expected_to_agree(
     training(context).measure()
     folder_of(context).close()
     run = compare_run(folder_of(context))
-    assert (run.training[0].same_values, run.training[0].other_values) == (12, 0)
+    assert (run.views.training[0].same_values, run.views.training[0].other_values) == (12, 0)
     record = folder_of(context).read_run()
     vm, docker, control = record.arms
     other = changed(record, arms=(vm, changed(docker, parameters={"lr": 1}), control))
@@ -305,7 +305,7 @@ def test_arms_with_other_parameters_are_not_expected_to_agree(
         again.append_sample(changed(one, value=(one.value or 0) + (one.arm == "docker")))
     again.close()
     run = compare_run(again)
-    assert (run.training[0].same_values, run.training[0].other_values) == (0, 0)
+    assert (run.views.training[0].same_values, run.views.training[0].other_values) == (0, 0)
     page = render(run)
     assert "their arithmetic differs" not in page
     assert "equal seeds but other parameters" in page

@@ -87,9 +87,9 @@ def test_worker_killed_in_a_block_is_named(tmp_path: Path, name: str, brief: str
     found = tried(tmp_path, name, budget_s=100.0)  # of which a restart takes its share
     assert found.docker.outcome == "failed"
     assert brief in found.failures()
-    assert len(found.comparison.failures) == 2
+    assert len(found.comparison.course.failures) == 2
     assert found.comparison.cells[0].dropped_rounds == 2
-    assert all(row.hint for row in found.comparison.failures)
+    assert all(row.hint for row in found.comparison.course.failures)
 
 
 def test_hung_worker_is_named_and_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_limit_of_a_block_follows_what_it_should_take(expected_s: float, limit_s
 def test_workload_that_writes_to_stdout_is_measured(tmp_path: Path) -> None:
     """Prints of Python, of the system and of C go to the log, never into the protocol."""
     found = tried(tmp_path, "WritesToStdout")
-    assert found.comparison.failures == ()
+    assert found.comparison.course.failures == ()
     assert found.docker.primary is not None
     log = (tmp_path / "docker.log").read_text()
     assert all(text in log for text in ("printed", "written", "put by C"))

@@ -151,7 +151,7 @@ def test_unreachable_host_is_a_failure_of_all_its_cells(tmp_path: Path) -> None:
     made = compared(tmp_path, [], [event])
     assert made.cells[0].state == "unreachable"
     assert why(of(made, "docker")) == "gpu01 refuses the connection"
-    assert [row.brief for row in made.failures] == ["gpu01 refuses the connection"]
+    assert [row.brief for row in made.course.failures] == ["gpu01 refuses the connection"]
 
 
 def test_killed_run_is_read_as_far_as_it_went(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_killed_run_is_read_as_far_as_it_went(tmp_path: Path) -> None:
     with (made.path / "samples.jsonl").open("ab") as journal:
         journal.write(b'{"kind":"block","ce')
     found = compare_run(made)
-    assert (found.is_complete, found.torn_lines) == (False, 1)
+    assert (found.course.is_complete, found.course.torn_lines) == (False, 1)
     assert of(found, "docker").primary is not None
 
 
@@ -232,7 +232,7 @@ def test_resumed_run_forgets_the_failure_it_overcame(tmp_path: Path) -> None:
         Event(t=5.0, what="run-ended"),
     ]
     made = compared(tmp_path, blocks({"vm": 1.0, "docker": 1.0, "vm~control": 1.0}), events)
-    assert (made.cells[0].state, made.failures, made.is_complete) == ("ok", (), True)
+    assert (made.cells[0].state, made.course.failures, made.course.is_complete) == ("ok", (), True)
     assert of(made, "docker").outcome == "equivalent"
 
 
@@ -254,9 +254,9 @@ def test_memory_and_startup_are_summarised_apart_from_step_time(tmp_path: Path) 
     ]
     samples += [startup(repetition=0, page_cache="unknown"), startup(repetition=1)]
     made = compared(tmp_path, samples)
-    assert made.memory[0].max_rss_bytes == 102
-    assert made.memory[0].cgroup_peak_bytes is None
-    assert (made.startup[0].launches, made.startup[0].page_cache) == (1, "warm")
+    assert made.views.memory[0].max_rss_bytes == 102
+    assert made.views.memory[0].cgroup_peak_bytes is None
+    assert (made.views.startup[0].launches, made.views.startup[0].page_cache) == (1, "warm")
 
 
 def startup(*, repetition: int, page_cache: str = "warm") -> Startup:
@@ -319,7 +319,7 @@ def test_a_loss_that_is_finite_in_the_reference_alone_is_said(tmp_path: Path) ->
     assert f"⚠ {said}" in guard_cautions(run)
     assert said in render(run)
     for arms in ({"vm~control"}, {"vm", "docker", "vm~control"}):
-        assert compared(tmp_path / "-".join(sorted(arms)), without(arms)).result_gaps == ()
+        assert compared(tmp_path / "-".join(sorted(arms)), without(arms)).views.result_gaps == ()
 
 
 def test_printed_numbers_that_differ_between_arms_are_shown_with_the_digits_that_differ(
@@ -360,7 +360,7 @@ def test_printed_numbers_with_a_0_have_no_ratio(tmp_path: Path) -> None:
             for order, (arm, values) in enumerate(printed.items())
         ],
     )  # fmt: skip
-    picked = {one.arm: one for one in run.picked}
+    picked = {one.arm: one for one in run.views.picked}
     assert (picked["docker"].median, picked["docker"].log_ratio) == (0.0, None)
 
 
@@ -370,7 +370,7 @@ def test_losses_that_the_control_does_not_repeat_are_not_compared(
 ) -> None:
     """Two processes of one environment differ as much: that tells nothing of the other."""
     losses = {"vm": 299.529, "docker": docker, "vm~control": 299.544}
-    assert compared(tmp_path, with_losses(losses)).result_gaps == ()
+    assert compared(tmp_path, with_losses(losses)).views.result_gaps == ()
 
 
 def test_numbers_of_a_restart_are_compared_with_those_of_the_same_one(tmp_path: Path) -> None:
@@ -386,9 +386,9 @@ def test_numbers_of_a_restart_are_compared_with_those_of_the_same_one(tmp_path: 
             if (arm, restart) != ("docker", 1)
         ]
     samples = blocks(dict.fromkeys(arms, 1.0), restarts=3)
-    assert compared(tmp_path / "same", samples, events).result_gaps == ()
+    assert compared(tmp_path / "same", samples, events).views.result_gaps == ()
     events[-2] = msgspec.structs.replace(events[-2], values={"accuracy": 0.5})
-    (gap,) = compared(tmp_path / "other", samples, events).result_gaps
+    (gap,) = compared(tmp_path / "other", samples, events).views.result_gaps
     assert (gap.arm, gap.name, gap.value) == ("docker", "accuracy", 0.5)
 
 
@@ -402,7 +402,7 @@ def test_numbers_of_finish_are_read_from_the_events_of_each_generation(tmp_path:
         for accuracy in (0.9, 0.95, 1.0)
     ]  # fmt: skip
     run = compared(tmp_path / "run", blocks({"vm": 1.0, "docker": 1.0}), events)
-    (found,) = run.picked
+    (found,) = run.views.picked
     assert (found.arm, found.name, found.processes) == ("docker", "accuracy", 3)
     assert (found.low, found.median, found.high, found.log_ratio) == (0.9, 0.95, 1.0, None)
     page = render(run)

@@ -200,7 +200,7 @@ def test_values_are_measured_and_judged_as_environments_are(tmp_path: Path) -> N
     found = compare_run(RunFolder.open(folder))
     (judged,) = [one for one in found.comparisons if not one.is_control]
     assert (judged.arm, judged.outcome) == ("vm-host-n-300000", "slower")
-    assert not found.failures
+    assert not found.course.failures
     told = "The arms differ in n (100000 → 300000), which this run compares. "
     assert candidates_text(found, [judged]).startswith(told)
     assert "their losses are not checked against each other" in done.output

@@ -21,6 +21,7 @@ from envcompare.report.sections.cards import summary_cards
 from envcompare.report.sections.why import split_table
 from envcompare.report.wording.causewords import split_sentences
 from envcompare.run_folder.records import ArmRecord, Block, Event, Failure
+from tests.data.report.builders import changed
 
 VM = ArmRecord(id="vm", environment="vm", is_reference=True)
 DOCKER = ArmRecord(id="docker", environment="docker")
@@ -188,7 +189,7 @@ def example(ratios: dict[str, float]) -> RunComparison:
     """Return the example of a report with the 2 × 2 of these times."""
     cell = EXAMPLE.cells[0]
     split = msgspec.structs.replace(one(blocks(ratios)), cell=cell.id, workload=cell.workload)
-    return msgspec.structs.replace(EXAMPLE, decompositions=(split,))
+    return changed(EXAMPLE, decompositions=(split,))
 
 
 SOFTWARE = example({"vm": 0.85, "docker": 0.85, "vm-host": 1.0, "docker-host": 1.0})
@@ -220,7 +221,7 @@ def test_a_part_that_was_not_measured_is_said_not_to_be() -> None:
     bare = msgspec.structs.replace(
         split, base_image="", environment_by_image=None, stack_by_base=None, interaction=None
     )
-    run = msgspec.structs.replace(SOFTWARE, decompositions=(bare,))
+    run = changed(SOFTWARE, decompositions=(bare,))
     (row,) = split_table(run).rows
     assert row.cells[5:] == ("not measured",) * 3
     assert "not measured" in render(run).split('id="split"')[1].split("</section>")[0]

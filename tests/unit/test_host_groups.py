@@ -36,6 +36,7 @@ from envcompare.run_folder.results import RunFolder
 from envcompare.stats.acrosscells import between_groups
 from envcompare.text import parse_toml
 from envcompare.transport.hosts import Inventory, KnownHost, host_groups, parse_hosts
+from tests.data.report.builders import changed
 
 ARMS = ("vm", "docker", "vm~control")
 FACTS = {"torch.version": "2.13.0", "cpu.model": "EPYC", "kernel.release": "6.1", "arch": "x86_64"}
@@ -78,7 +79,9 @@ def measured(
 
 def estimate(run: RunComparison, arm: str, against: str = "") -> GroupEstimate:
     """Return what is said of the last group in an arm."""
-    return [one for one in run.group_estimates if (one.arm, one.against) == (arm, against)][-1]
+    return [
+        one for one in run.between_hosts.group_estimates if (one.arm, one.against) == (arm, against)
+    ][-1]
 
 
 TWO = {"metal": {"h1": (1.0, 1.0)}, "cloud": {"h2": (1.2, 1.1)}}
@@ -315,7 +318,10 @@ def test_what_an_environment_costs_is_compared_between_groups(tmp_path: Path) ->
     assert "docker against vm: docker costs more in cloud than in metal (+" in markdown(
         summary(run)
     )
-    assert [(one.group, one.hosts) for one in run.over_hosts] == [("metal", 3), ("cloud", 3)]
+    assert [(one.group, one.hosts) for one in run.between_hosts.estimates] == [
+        ("metal", 3),
+        ("cloud", 3),
+    ]
 
 
 def test_a_group_without_a_measured_host_is_not_compared_with_the_reason(tmp_path: Path) -> None:
@@ -325,7 +331,7 @@ def test_a_group_without_a_measured_host_is_not_compared_with_the_reason(tmp_pat
         tmp_path / "other",
         run_record(
             cells=tuple(CellRecord(id=one.id, host=one.host, workload="cnn") for one in run.cells),
-            groups=run.groups,
+            groups=run.between_hosts.groups,
         ),
     )
     for one in blocks({"vm": 1.0, "docker": 1.0}):
@@ -366,8 +372,10 @@ def test_groups_that_did_other_work_are_not_compared(
     ]
     run = measured(tmp_path / "run", TWO, events=events)
     why_not = f"the hosts did other work, since {differs}" if differs else ""
-    assert {one.why_not for one in run.group_estimates} == {why_not}
-    assert {one.outcome for one in run.group_estimates} == {"not-run" if differs else "slower"}
+    assert {one.why_not for one in run.between_hosts.group_estimates} == {why_not}
+    assert {one.outcome for one in run.between_hosts.group_estimates} == {
+        "not-run" if differs else "slower"
+    }
     assert (f"not compared: {why_not}" in markdown(summary(run))) == bool(differs)
 
 
@@ -421,10 +429,10 @@ def test_software_that_differs_between_groups_confounds_them(tmp_path: Path) -> 
     }
     run = measured(tmp_path / "other", TWO, facts=processors)
     assert not estimate(run, "vm").is_confounded
-    assert {one.key for one in run.group_differences} == {
+    assert {one.key for one in run.between_hosts.group_differences} == {
         "torch.cpu_capability", "gpu.name", "torch.interop_threads",
     }  # fmt: skip
-    assert {one.fact_class for one in run.group_differences} == {"host"}
+    assert {one.fact_class for one in run.between_hosts.group_differences} == {"host"}
 
 
 @pytest.mark.parametrize("throttled", ["", "h1", "h2"])
@@ -433,7 +441,7 @@ def test_a_quota_that_stopped_the_work_confounds_groups(tmp_path: Path, throttle
     quota: dict[str, dict[str, FingerprintValue]]
     quota = {"h1": {"cgroup.cpu_quota": 8.0}, "h2": {"cgroup.cpu_quota": 4.0}}
     run = measured(tmp_path / "run", TWO, facts=quota, throttled=throttled)
-    (found,) = {(one.key, one.fact_class) for one in run.group_differences}
+    (found,) = {(one.key, one.fact_class) for one in run.between_hosts.group_differences}
     known = "confounder" if throttled else "possible-influence"
     assert found == ("cgroup.cpu_quota", known)
     assert estimate(run, "vm").is_confounded == bool(throttled)
@@ -449,7 +457,7 @@ def test_three_groups_are_each_compared_with_the_first(tmp_path: Path) -> None:
     """All statements of a kind share their error."""
     groups = TWO | {"lab": {"h3": (0.9, 1.0)}}
     run = measured(tmp_path / "run", groups)
-    times = [one for one in run.group_estimates if not one.against]
+    times = [one for one in run.between_hosts.group_estimates if not one.against]
     assert [(one.group, one.arm) for one in times] == [
         ("cloud", "vm"), ("cloud", "docker"), ("lab", "vm"), ("lab", "docker"),
     ]  # fmt: skip
@@ -460,8 +468,8 @@ def test_three_groups_are_each_compared_with_the_first(tmp_path: Path) -> None:
 def test_hosts_of_a_third_group_decide_nothing_between_two(tmp_path: Path) -> None:
     """Where they wait for a CPU is not known, so that they are judged on the clock."""
     groups = TWO | {"lab": {"h3": (0.9, 1.0)}}
-    known = measured(tmp_path / "known", groups).group_estimates
-    unknown = measured(tmp_path / "unknown", groups, unknown="h3").group_estimates
+    known = measured(tmp_path / "known", groups).between_hosts.group_estimates
+    unknown = measured(tmp_path / "unknown", groups, unknown="h3").between_hosts.group_estimates
     between = [[one for one in made if one.group == "cloud"] for made in (known, unknown)]
     assert between[0] == between[1]
     assert {one.metric for one in between[0]} == {"net"}
@@ -482,7 +490,7 @@ def test_groups_are_rows_of_the_table(tmp_path: Path) -> None:
 
 def test_a_run_without_groups_has_none_of_it(tmp_path: Path) -> None:
     """No section, no rows."""
-    run = replace(measured(tmp_path / "run", TWO), groups=(), group_estimates=())
+    run = changed(measured(tmp_path / "run", TWO), groups=(), group_estimates=())
     assert 'id="groups"' not in render(run)
     assert "groups of machines" not in markdown(summary(run))
 

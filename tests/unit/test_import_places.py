@@ -49,7 +49,7 @@ def test_an_arm_of_a_timed_run_gets_the_profile(tmp_path: Path) -> None:
     after = compared(folder)
     assert after.comparisons == before.comparisons
     assert after.cells == before.cells
-    assert after.duration_s == before.duration_s
+    assert after.course.duration_s == before.course.duration_s
     assert [one.arm for one in after.profiles[0].kernel_diffs] == ["docker"]
     assert folder.read_run() == RunFolder.open(folder.path).read_run()
 
@@ -62,7 +62,7 @@ def test_an_arm_that_a_timed_run_lacks_is_added_untimed(tmp_path: Path) -> None:
         path = log(tmp_path, f"{arm}.log", kernel)
         request(tmp_path, path, arm=arm, into=folder.path).run()
     after = compared(folder)
-    assert after.planned_comparisons == before.planned_comparisons
+    assert after.settings.planned_comparisons == before.settings.planned_comparisons
     assert after.comparisons == before.comparisons
     assert {one.arm: one.is_timed for one in after.arms}["old"] is False
     assert "old and vm differ" in markdown(after)

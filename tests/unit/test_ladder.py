@@ -33,6 +33,7 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.results import RunFolder, count_comparisons
 from envcompare.stats.verdicts import EQUAL_LEVEL
+from tests.data.report.builders import changed
 
 RUNGS = {
     "vm-host": "plain process",
@@ -97,7 +98,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunComparison:
 
 def rung(run: RunComparison, arm: str) -> LadderStep:
     """Return the rung of an arm."""
-    return next(step for step in run.ladder if step.arm == arm)
+    return next(step for step in run.views.ladder if step.arm == arm)
 
 
 def test_the_word_stands_for_six_arms_that_show_the_hosts_own_files() -> None:
@@ -145,7 +146,7 @@ def test_a_reference_within_the_ladder_shares_the_steps_on_both_of_its_sides() -
 
 def levels_of(run: RunComparison) -> set[float]:
     """Return the levels of all steps, to nine digits."""
-    return {round(one.step.level, 9) for one in run.ladder if one.step}
+    return {round(one.step.level, 9) for one in run.views.ladder if one.step}
 
 
 def test_the_step_to_the_reference_is_the_comparison_of_the_rung_below_turned(
@@ -161,7 +162,7 @@ def test_the_step_to_the_reference_is_the_comparison_of_the_rung_below_turned(
     assert below.deciding.high is not None
     assert step.step.log_ratio == -below.deciding.log_ratio
     assert step.step.low == -below.deciding.high
-    assert found.planned_comparisons == 8
+    assert found.settings.planned_comparisons == 8
     assert "step from namespaces" in render(found)
     assert levels_of(found) - {EQUAL_LEVEL} == {round(step.step.level, 9)}
 
@@ -224,13 +225,13 @@ def test_the_steps_sum_to_the_whole(run: RunComparison) -> None:
     """They rest on the same rounds as the comparison with the plain process."""
     (whole,) = (one.primary for one in run.comparisons if one.arm == "docker-host")
     assert whole is not None
-    steps = sum(step.step.log_ratio for step in run.ladder if step.step)
+    steps = sum(step.step.log_ratio for step in run.views.ladder if step.step)
     assert steps == pytest.approx(whole.log_ratio, abs=0.002)
 
 
 def test_a_step_has_the_level_of_every_comparison(run: RunComparison, tmp_path: Path) -> None:
     """Nine are planned; the screen has the steps in its number too."""
-    assert run.planned_comparisons == 9
+    assert run.settings.planned_comparisons == 9
     compared = [one.deciding for one in run.comparisons if not one.is_control]
     assert levels_of(run) == {round(one.level, 9) for one in compared if one}
     screened = measured(tmp_path / "run", screen=True)
@@ -286,7 +287,7 @@ def test_the_page_has_the_ladder_with_its_numbers(run: RunComparison) -> None:
     assert 'id="ladder"' in page
     assert "Each rung adds one thing to the rung below it" in page
     assert "software differs as well" in page
-    without = msgspec.structs.replace(run, ladder=())
+    without = changed(run, ladder=())
     assert 'id="ladder"' not in render(without)
 
 
@@ -296,14 +297,17 @@ def test_the_first_screen_says_which_steps_change_the_time(run: RunComparison) -
     assert said.startswith("Ladder, cnn, against the rung below: seccomp +")
     assert said.endswith("; 2 steps equivalent.")
     undecided = tuple(
-        msgspec.structs.replace(step, outcome="inconclusive") for step in run.ladder if step.step
+        msgspec.structs.replace(step, outcome="inconclusive")
+        for step in run.views.ladder
+        if step.step
     )
-    (open_,) = ladder_sentences(msgspec.structs.replace(run, ladder=undecided))
+    (open_,) = ladder_sentences(changed(run, ladder=undecided))
     assert open_ == "Ladder, cnn, against the rung below: 4 steps inconclusive."
     lost = tuple(
-        msgspec.structs.replace(step, outcome="not-run", step=None, below="") for step in run.ladder
+        msgspec.structs.replace(step, outcome="not-run", step=None, below="")
+        for step in run.views.ladder
     )
-    (none,) = ladder_sentences(msgspec.structs.replace(run, ladder=lost))
+    (none,) = ladder_sentences(changed(run, ladder=lost))
     assert none == "Ladder, cnn, against the rung below: no step was measured."
 
 

@@ -69,7 +69,7 @@ class TestWholeMeasurement:
 
     def test_last_number_of_either_stream_is_picked(self, slow_docker: Measured) -> None:
         """A number printed in one arm alone is shown there; no verdict is made of it."""
-        picked = {(one.name, one.arm): one for one in slow_docker.comparison.picked}
+        picked = {(one.name, one.arm): one for one in slow_docker.comparison.views.picked}
         assert picked["loss", "vm"].median == 2.5
         assert picked["loss", "docker"].log_ratio == 0
         assert picked["rate", "docker"].median == 7
@@ -112,8 +112,8 @@ def test_command_gets_an_empty_input_its_folder_and_the_interpreter(tmp_path: Pa
     words = ("", " two  words ", "$HOME `id`", 'it\'s "quoted"', "line\nbreak")
     measures = (("words", r"words=(\d+)"),)
     found = measured(tmp_path, "python", "program.py", *words, measures=measures, **SETTLED)
-    assert found.comparison.failures == ()
-    assert {one.median for one in found.comparison.picked} == {6.0}
+    assert found.comparison.course.failures == ()
+    assert {one.median for one in found.comparison.views.picked} == {6.0}
 
 
 def test_first_round_counts_where_the_budget_holds_few_more(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_memory_of_a_large_process_is_its_own(tmp_path: Path) -> None:
     """The peak is that of the program, not of what launched it."""
     code = "x = bytearray(100_000_000)"
     found = measured(tmp_path, "python", "-c", code, **SETTLED)
-    peaks = [one.max_rss_bytes for one in found.comparison.memory]
+    peaks = [one.max_rss_bytes for one in found.comparison.views.memory]
     assert len(peaks) == 3
     assert all(peak is not None and 100_000_000 < peak < 200_000_000 for peak in peaks)
 

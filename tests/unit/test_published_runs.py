@@ -144,13 +144,15 @@ def test_a_published_run_is_whole_and_names_no_other_machine(name: str, cells: i
 def test_the_table_of_the_ladder_has_the_steps_of_its_run() -> None:
     """Each against the rung below, analysed anew."""
     run = compare_run(RunFolder.open(RESULTS / "ladder"))
-    steps = {(step.arm, step.workload): step for step in run.ladder}
+    steps = {(step.arm, step.workload): step for step in run.views.ladder}
     rows = _STEP.findall((RESULTS / "README.md").read_text(encoding="utf-8"))
-    assert [arm for arm, *_ in rows] == list(dict.fromkeys(step.arm for step in run.ladder))[1:]
+    assert [arm for arm, *_ in rows] == list(dict.fromkeys(step.arm for step in run.views.ladder))[
+        1:
+    ]
     for arm, *told in rows:
         workloads = ("systemcalls-SystemCalls", "files", "cnn")
         assert told == [_told(steps[arm, workload]) for workload in workloads]
-    assert not any(step.is_confounded for step in run.ladder)
+    assert not any(step.is_confounded for step in run.views.ladder)
 
 
 def _told(step: LadderStep) -> str:
@@ -233,17 +235,17 @@ def test_the_table_of_ranks_has_the_numbers_of_its_runs() -> None:
     one, two = map(_waits, runs)
     told = f"waited for a CPU for {one} % of its time on one host and {two} % on two"
     assert told in " ".join(text.split())
-    gains = [row for run in runs for row in run.scaling if row.ranks == 2]
+    gains = [row for run in runs for row in run.views.scaling if row.ranks == 2]
     assert {row.speed_up_low for row in gains} == {None}  # no row of the table has an interval
 
 
 def _waits(run: RunComparison) -> str:
-    shares = [row.waited_share for row in run.scaling if row.waited_share is not None]
+    shares = [row.waited_share for row in run.views.scaling if row.waited_share is not None]
     return f"{100 * min(shares):.0f} to {100 * max(shares):.0f}"
 
 
 def _scaled(hosts: str, run: RunComparison) -> list[tuple[str, ...]]:
-    scaling = run.scaling
+    scaling = run.views.scaling
     counts = {one.cell: one.primary for one in run.comparisons}
     alone = {(row.parameters["batch"], row.arm): row for row in scaling if row.ranks == 1}
     pairs = [(alone[row.parameters["batch"], row.arm], row) for row in scaling if row.ranks == 2]

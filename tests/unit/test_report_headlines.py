@@ -21,6 +21,7 @@ from tests.data.report.builders import (
     FASTER,
     OPEN,
     SLOWER,
+    changed,
     comparison,
     estimate,
     example,
@@ -93,10 +94,10 @@ def test_reference_that_fails_too_is_named() -> None:
         t=1.0, host="lab01", cell=failed.cell, arm="vm", phase="step", brief="x", details="",
         hint="", exit_code=1, log="",
     )  # fmt: skip
-    run = msgspec.structs.replace(run_of(failed), failures=(row,))
+    run = changed(run_of(failed), failures=(row,))
     lead = "docker failed in cnn (phase step, exit code 1): x."
     assert headlines(run)[0].lead == f"vm and {lead}"
-    other = msgspec.structs.replace(run, failures=(msgspec.structs.replace(row, cell="other"),))
+    other = changed(run, failures=(msgspec.structs.replace(row, cell="other"),))
     assert headlines(other)[0].lead == lead
 
 

@@ -111,9 +111,9 @@ def section(run: RunComparison, anchor: str) -> str:
 
 def test_software_that_differs_between_hosts_is_data(mixed: RunComparison) -> None:
     """Each arm has its release, its CUDA and its lock with the values of all hosts."""
-    told = {(one.arm, one.key): one.values for one in mixed.host_differences}
+    told = {(one.arm, one.key): one.values for one in mixed.between_hosts.differences}
     assert {arm for arm, _ in told} == {"vm", "docker"}
-    assert {one.fact_class for one in mixed.host_differences} == {"confounder"}
+    assert {one.fact_class for one in mixed.between_hosts.differences} == {"confounder"}
     for key, value in NEW.items():
         assert told["docker", key] == {"gpu01": value, "gpu02": OLD[key]}
 
@@ -121,14 +121,14 @@ def test_software_that_differs_between_hosts_is_data(mixed: RunComparison) -> No
 def test_the_data_are_read_back_as_they_were_written(mixed: RunComparison) -> None:
     """comparison.json holds them."""
     again = msgspec.json.decode(msgspec.json.encode(mixed), type=RunComparison)
-    assert again.host_differences == mixed.host_differences
+    assert again.between_hosts.differences == mixed.between_hosts.differences
     assert again.hosts == mixed.hosts
 
 
 def test_hosts_with_the_same_software_are_no_confounder(tmp_path: Path) -> None:
     """Other GPUs alone are told with the devices, and nothing is said of PyTorch."""
     run = compare_run(made(tmp_path, {"gpu01": NEW_HOST, "gpu02": Host(facts={**NEW, **L4})}))
-    assert run.host_differences == ()
+    assert run.between_hosts.differences == ()
     assert "different builds" not in text_of(run)
     assert "different builds" not in markdown(run)
 
@@ -152,7 +152,7 @@ def test_two_hosts_are_said_to_tell_little_of_others(
     """Else a reader would take an interval of ±30 % for one of their measurements."""
     hosts = tuple(f"gpu{number:02}" for number in range(count))
     run = compare_run(write(tmp_path, replace(SHAPE, hosts=hosts)))
-    assert {one.outcome == "inconclusive" for one in run.over_hosts} == {is_told}
+    assert {one.outcome == "inconclusive" for one in run.between_hosts.estimates} == {is_told}
     assert ("as two hosts say little about others" in text_of(run)) is is_told
 
 
@@ -169,7 +169,7 @@ def test_two_runs_compared_say_it_of_both(tmp_path: Path) -> None:
     before = read_run(made(tmp_path / "before", hosts))
     after = read_run(made(tmp_path / "after", hosts, shape=replace(SHAPE, seed=6)))
     change = compare_runs(before, after)
-    assert change.after.host_differences == after.comparison.host_differences != ()
+    assert change.after.host_differences == after.comparison.between_hosts.differences != ()
     text = as_markdown(change_blocks(change, {})).replace("\\", "")
     assert f"In both runs: {DIFFERENT}" in text
 
@@ -178,7 +178,7 @@ def test_hosts_of_which_only_the_lock_differs_are_told_too(tmp_path: Path) -> No
     """The same PyTorch may come with other packages for another Python."""
     other = Host(facts={**NEW, **L4, "lock.sha256": "cc" * 32})
     run = compare_run(made(tmp_path, {"gpu01": NEW_HOST, "gpu02": other}))
-    assert {one.key for one in run.host_differences} == {"lock.sha256"}
+    assert {one.key for one in run.between_hosts.differences} == {"lock.sha256"}
     assert "different locked packages: lock aaaaaaaa on gpu01; lock cccccccc on gpu02" in (
         text_of(run)
     )
@@ -190,7 +190,7 @@ def test_a_build_for_the_cpu_is_known_to_have_no_cuda(tmp_path: Path) -> None:
     gpu = Host(facts={**L4, "torch.version": "2.13.0", "torch.cuda": "13.0"})
     run = compare_run(made(tmp_path, {"gpu01": gpu, "gpu02": cpu}))
     expected = HostDifference(arm="vm", key="torch.cuda", values={"gpu01": "13.0", "gpu02": None})
-    assert run.host_differences[0] == expected
+    assert run.between_hosts.differences[0] == expected
 
 
 def test_the_first_screen_names_the_device_of_each_host(mixed: RunComparison) -> None:

@@ -19,6 +19,7 @@ from envcompare.report.wording.methodwords import (
 from envcompare.run_folder import RUN_IN_S
 from envcompare.run_folder.records import Event
 from envcompare.run_folder.results import RunFolder
+from tests.data.report.builders import changed
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "report"
 EXAMPLE = msgspec.json.decode((DATA / "three-arms.json").read_bytes(), type=RunComparison)
@@ -32,7 +33,7 @@ def told(run: RunComparison) -> str:
 @pytest.mark.parametrize(("least", "looks"), [(2, "2, 4, 8"), (4, "4, 8, 16"), (6, "6, 8, 16")])
 def test_looks_are_told_from_the_first_on(least: int, looks: str) -> None:
     """The least number of restarts, then doublings."""
-    text = told(msgspec.structs.replace(EXAMPLE, min_restarts=least))
+    text = told(changed(EXAMPLE, min_restarts=least))
     assert f"checked after {looks} … restarts and at the end" in text
 
 
@@ -77,7 +78,7 @@ def test_first_look_at_a_command_is_told_in_rounds() -> None:
     cells = tuple(
         msgspec.structs.replace(one, processes=30, is_program=True) for one in EXAMPLE.cells
     )
-    text = told(msgspec.structs.replace(EXAMPLE, cells=cells, min_restarts=4))
+    text = told(changed(EXAMPLE, cells=cells, min_restarts=4))
     assert "after each round, from 8 rounds on" in text
     assert "restarts and at the end" not in text
 

@@ -87,7 +87,7 @@ def choice(run: RunComparison) -> list[str]:
 
 def rows_of(run: RunComparison) -> tuple[ComparedRow, ...]:
     """Return all comparisons of a run."""
-    return comparison_rows(run, shared_axis(run.comparisons, margin=run.margin))
+    return comparison_rows(run, shared_axis(run.comparisons, margin=run.settings.margin))
 
 
 def text_of(html: str, section: str) -> str:

@@ -12,7 +12,7 @@ from envcompare.analysis.model.profiling import ArmPhases, CellPhases, LoneOpera
 from envcompare.report.page import render
 from envcompare.report.sections.why import phase_table
 from envcompare.report.wording.causewords import phases_sentence
-from tests.data.report.builders import EQUAL, SLOWER, run_of
+from tests.data.report.builders import EQUAL, SLOWER, changed, run_of
 
 
 def part(kind: Any, log_ratio: float, **fields: Any) -> PartDifference:
@@ -54,7 +54,7 @@ FOUND = phases(
 
 def page(run: RunComparison, found: CellPhases) -> str:
     """Return the page of a run with these phases."""
-    return render(replace(run, phases=(found,)), files=())
+    return render(changed(run, phases=(found,)), files=())
 
 
 def test_operators_that_differ_are_named_with_their_intervals() -> None:

@@ -7,7 +7,6 @@ import re
 import unicodedata
 from collections import Counter
 
-import msgspec
 import pytest
 from htmltree import Element, parse
 from hypothesis import Phase, given, settings
@@ -18,7 +17,7 @@ from envcompare.report.page import render
 from envcompare.report.wording import cell_labels, change, fold_anchor, row_anchor
 from envcompare.report.wording.headlines import headlines
 from envcompare.report.wording.verdicts import SYMBOLS, WORDS, reasons_text
-from tests.data.report.builders import BARE, HOSTILE, runs
+from tests.data.report.builders import BARE, HOSTILE, changed, runs
 
 # A run is large: to shrink one takes minutes and tells little more.
 SETTINGS = settings(
@@ -232,9 +231,7 @@ def test_hostile_names_break_no_line_of_the_terminal_or_of_markdown(run: RunComp
 
 def test_a_run_without_any_comparison_still_has_a_page() -> None:
     """A run that was killed before its first round is drawn and says so."""
-    run = msgspec.structs.replace(
-        BARE, comparisons=(), cells=(), is_complete=False, planned_comparisons=1
-    )
+    run = changed(BARE, comparisons=(), cells=(), is_complete=False, planned_comparisons=1)
     text = parse(render(run)).text
     assert "This run is not complete" in text
     assert "No environment was compared with the reference" in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from envcompare.analysis.compare import compare_run
@@ -12,6 +11,7 @@ from envcompare.report.charts import Chart, ChartBudget, Declared, layered, mark
 from envcompare.report.sections import file_links
 from envcompare.report.sections.charted import startup_tables
 from runfolders import Arm, Shape, write
+from tests.data.report.builders import changed
 
 ARMS = tuple(Arm(id=f"image{number}") for number in range(5))
 
@@ -53,7 +53,7 @@ def test_start_ups_of_a_usual_run_are_all_divided(large: RunComparison) -> None:
     """What is left out is left out for the size alone."""
     first = {large.cells[0].id, large.cells[1].id}
     found = tuple(one for one in large.startup if one.cell in first)
-    few = msgspec.structs.replace(large, startup=found)
+    few = changed(large, startup=found)
     assert all(has_bars(table) for _, table in startup_tables(few))
 
 

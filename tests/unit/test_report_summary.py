@@ -14,6 +14,7 @@ from envcompare.cli.conclusion import show
 from envcompare.report.page import render
 from envcompare.report.summary import summary
 from envcompare.report.wording.headlines import headlines
+from tests.data.report.builders import changed
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "report"
 EXAMPLE = msgspec.json.decode((DATA / "three-arms.json").read_bytes(), type=RunComparison)
@@ -78,7 +79,7 @@ def test_no_line_of_a_terminal_ends_between_a_number_and_its_unit() -> None:
 
 def test_an_interrupted_run_says_so_first() -> None:
     """The reader of a torn run learns it before any number."""
-    run = msgspec.structs.replace(EXAMPLE, is_complete=False)
+    run = changed(EXAMPLE, is_complete=False)
     assert [line.role for line in terminal_lines(run)][:2] == ["title", "warning"]
     assert markdown(run).splitlines()[2].startswith("> ⚠ This run is not complete")
 
@@ -99,7 +100,7 @@ def test_a_failure_is_told_once_with_its_cells() -> None:
     )
     rows = [msgspec.structs.replace(row, t=t, cell=f"lab01/{w}/default")
             for t, w in ((1.0, "cnn"), (2.0, "cnn"), (3.0, "rnn"))]  # fmt: skip
-    run = msgspec.structs.replace(EXAMPLE, failures=tuple(rows))
+    run = changed(EXAMPLE, failures=tuple(rows))
     notes = [line.columns[0] for line in terminal_lines(run) if line.role == "note"]
     assert notes[-2:] == [
         "failed on lab01 in cnn and rnn (phase data): the folder is not on lab01",

@@ -247,7 +247,7 @@ def test_a_restarted_host_is_said_and_measured_on(place: Path) -> None:
     done = resume(place)
     assert done.returncode == 0, done.stderr
     comparison, _ = conclude(RunFolder.open(only_run(place)))
-    (change,) = comparison.identity_changes
+    (change,) = comparison.course.identity_changes
     assert (change.host, change.key, change.before, change.after) == (
         "local", "boot.id", "another-boot", now,
     )  # fmt: skip
@@ -282,7 +282,7 @@ def test_the_same_software_is_measured_on(place: Path) -> None:
     assert len(after["samples.jsonl"]) > len(before["samples.jsonl"])
     kept = {name: content for name, content in after.items() if name.startswith("fingerprints")}
     assert kept == {name: before[name] for name in kept}
-    assert conclude(RunFolder.open(only_run(place)))[0].identity_changes == ()
+    assert conclude(RunFolder.open(only_run(place)))[0].course.identity_changes == ()
 
 
 @pytest.mark.parametrize(
@@ -296,8 +296,8 @@ def test_a_mismatch_that_is_allowed_is_measured_on_and_said(
     done = resume(place, "--allow-mismatch")
     assert done.returncode == 0, done.stderr
     comparison, _ = conclude(RunFolder.open(only_run(place)))
-    assert comparison.identity_changes
-    for one in comparison.identity_changes:
+    assert comparison.course.identity_changes
+    for one in comparison.course.identity_changes:
         for text in (done.stderr, markdown(comparison)):
             assert f"{one.before}, now {one.after}" in " ".join(text.split())
     assert "local changed since the run began: the " in done.stderr

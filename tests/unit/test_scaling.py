@@ -29,6 +29,7 @@ from envcompare.run_folder.results import RunFolder
 from envcompare.runner.cellrun import sharing
 from envcompare.transport import LOCAL
 from envcompare.transport.hosts import parse_hosts
+from tests.data.report.builders import changed
 
 _ARMS = ("vm", "docker", "vm~control")
 
@@ -89,7 +90,7 @@ def compared(out: Path, **changes: tuple[int, ...] | tuple[str, ...]) -> RunComp
 
 def test_speed_up_is_of_the_samples_of_the_same_environment(tmp_path: Path) -> None:
     """Twice the batch in 1.25 times the time is 1.6 times as fast; the control has no row."""
-    found = {(one.arm, one.ranks): one for one in compared(tmp_path).scaling}
+    found = {(one.arm, one.ranks): one for one in compared(tmp_path).views.scaling}
     assert found.keys() == {(arm, count) for arm in ("vm", "docker") for count in (1, 2)}
     for arm, speed_up in (("vm", 1.6), ("docker", 1.25)):
         two = found[arm, 2]
@@ -122,13 +123,13 @@ def test_a_base_is_of_the_environment_in_which_parameters_are_compared(tmp_path:
         at = {"host": "local", "cell": cell.id, "arm": within}
         folder.append_event(Event(t=2.0, what="note", values={"batch": 16 * count}, **at))
     folder.close()
-    found = [one.speed_up for one in compare_run(folder).scaling if one.ranks == 2]
+    found = [one.speed_up for one in compare_run(folder).views.scaling if one.ranks == 2]
     assert found == pytest.approx([1.6] * 4)
 
 
 def test_collectives_are_those_of_a_step_under_the_profiler(tmp_path: Path) -> None:
     """Times in seconds, shares as fractions."""
-    one = compared(tmp_path).scaling[0]
+    one = compared(tmp_path).views.scaling[0]
     assert (one.collective_s, one.collective_exposed_s) == pytest.approx((0.004, 0.003))
     assert (one.collective_share, one.collective_exposed_share) == pytest.approx((0.4, 0.3))
 
@@ -147,7 +148,7 @@ def test_without_one_rank_there_is_no_speed_up_and_the_page_says_what_to_add(
 ) -> None:
     """A number against nothing would be one of another kind."""
     run = compared(tmp_path, counts=(2, 4))
-    assert {one.speed_up for one in run.scaling} == {None}
+    assert {one.speed_up for one in run.views.scaling} == {None}
     assert "There is no speed-up without ranks=1" in render(run)
 
 
@@ -168,9 +169,9 @@ def test_work_stands_in_the_order_of_its_cells(tmp_path: Path) -> None:
     rows = tuple(
         replace(row, cell=f"{batch}/{row.cell}", parameters={"batch": batch, "side": 32})
         for batch in (16, 128)
-        for row in run.scaling
+        for row in run.views.scaling
     )
-    assert [row.cells[0] for row in scaling_table(replace(run, scaling=rows)).rows] == [
+    assert [row.cells[0] for row in scaling_table(changed(run, scaling=rows)).rows] == [
         *("ddp batch=16",) * 4,
         *("ddp batch=128",) * 4,
     ]
@@ -181,9 +182,9 @@ def test_page_says_which_ranks_had_too_few_cpus(tmp_path: Path) -> None:
     assert "took turns" not in render(compared(tmp_path / "fits"))
     run = compared(tmp_path / "many", counts=(1, 3))
     assert "With ranks=3 more threads computed than local has CPUs (2)" in render(run)
-    assert "With ranks=1,3 more" in render(replace(run, threads=3))
-    rows = tuple(replace(row, hosts=("gpu01", "gpu02")) for row in run.scaling)
-    assert "took turns" not in render(replace(run, scaling=rows))
+    assert "With ranks=1,3 more" in render(changed(run, threads=3))
+    rows = tuple(replace(row, hosts=("gpu01", "gpu02")) for row in run.views.scaling)
+    assert "took turns" not in render(changed(run, scaling=rows))
     devices = {cell.id: "cuda" for cell in run.cells}
     hosts = tuple(replace(host, devices=devices) for host in run.hosts)
     assert hosts
@@ -194,7 +195,7 @@ def test_page_says_that_one_rank_waited_for_other_programs(tmp_path: Path) -> No
     """A second process has a share of the CPUs of its own: what it wins is no gain of ranks."""
     for waited in (0.05, 0.6):
         run = compare_run(RunFolder.open(ranked(tmp_path / str(waited), waited=waited)))
-        assert run.scaling[0].waited_share == pytest.approx(waited, rel=1e-6)
+        assert run.views.scaling[0].waited_share == pytest.approx(waited, rel=1e-6)
         page = re.sub(r"<[^>]+>", "", render(run))
         told = "One rank waited for a CPU that other programs held for 60.0 % of its time,"
         assert (told in page) == (waited > 0.1)

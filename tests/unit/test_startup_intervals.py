@@ -155,7 +155,7 @@ def note(run: RunComparison) -> str:
 def test_phase_that_is_slower_in_an_arm_shows_in_its_interval(tmp_path: Path) -> None:
     """Half a second of loading are found in `data`, by real workers."""
     run = started(tmp_path).comparison
-    found = part(run.startup, "docker", "data")
+    found = part(run.views.startup, "docker", "data")
     assert found.pairs == 4  # the first launches are of unknown cache
     assert found.difference_low_s is not None
     assert found.difference_low_s > 0.1
@@ -181,7 +181,7 @@ def test_caches_are_dropped_before_each_cold_launch_and_no_other(tmp_path: Path)
         return on_this_machine("true")
 
     run = started(tmp_path, cold_start=True, on_host=host, budget_s=20.0).comparison
-    cold = [one for one in run.startup if one.page_cache == "cold"]
+    cold = [one for one in run.views.startup if one.page_cache == "cold"]
     assert {one.arm for one in cold} == {"vm", "docker"}
     assert len(asked) == 1 + sum(one.launches for one in cold)
     assert set(asked) == {"sync && echo 1 >/proc/sys/vm/drop_caches"}
@@ -254,7 +254,7 @@ def test_refused_drop_leaves_the_warm_launches_and_says_why(tmp_path: Path) -> N
         budget_s=10.0,
         on_host=lambda _script: on_this_machine("echo 'Permission denied' >&2; exit 1"),
     ).comparison
-    assert {one.page_cache for one in run.startup} <= {"warm", "unknown"}
+    assert {one.page_cache for one in run.views.startup} <= {"warm", "unknown"}
     assert "cold: Permission denied; only root of the host may drop its page cache" in note(run)
 
 

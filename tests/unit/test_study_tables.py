@@ -21,7 +21,7 @@ from envcompare.report import markdown
 from envcompare.report.wording.profilewords import quantity_name
 from studies import tables
 from studies.tables import StudyTable
-from tests.data.report.builders import example
+from tests.data.report.builders import changed, example
 
 ROOT = Path(__file__).resolve().parents[2]
 _TIMES = {"step_ms", "samples_per_s", "time_ratio", "speed_up", "efficiency", "gpu_activities_ns"}
@@ -46,7 +46,7 @@ def swept() -> RunComparison:
         for batch, rate in ((2, 150.0), (1, 100.0))
     )
     arms = tuple(one for one in run.arms if one.arm == "vm")
-    return replace(run, cells=cells, arms=arms, comparisons=(), memory=(), profiles=())
+    return changed(run, cells=cells, arms=arms, comparisons=(), memory=(), profiles=())
 
 
 def shown(run: RunComparison, **fields: Any) -> tuple[list[list[str]], list[str]]:
@@ -142,7 +142,7 @@ def test_numbers_come_from_memory_profiles_and_what_a_workload_returned() -> Non
         "time_ratio", "speed_up",
     )  # fmt: skip
     rows, _ = shown(
-        replace(run, picked=(number,), memory=(memory,), profiles=(profiles,)),
+        changed(run, picked=(number,), memory=(memory,), profiles=(profiles,)),
         values={name: name for name in names},
     )
     assert rows[1] == ["1", "vm", "0.950", "120", "0", "3.50", "40", "1", "not measured"]

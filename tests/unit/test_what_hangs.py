@@ -78,7 +78,7 @@ def tried(folder: Path, name: str, *passes: str, budget_s: float = 1.0) -> Measu
 def test_arm_is_not_blamed_where_the_reference_gave_no_first_loss(tmp_path: Path) -> None:
     """There is nothing that its own could differ from."""
     found = tried(tmp_path, "ReferenceDies", "lockstep", budget_s=30.0)
-    assert {row.arm for row in found.comparison.failures} == {"vm"}
+    assert {row.arm for row in found.comparison.course.failures} == {"vm"}
     assert "first loss differs" not in found.failures()
     reason = found.docker.reason
     assert reason is not None
@@ -90,7 +90,7 @@ def test_loss_that_is_nowhere_finite_is_said_once(tmp_path: Path) -> None:
     found = tried(tmp_path, "NoLoss", "lockstep", budget_s=3.0)
     texts = [event.text for event in found.events if event.what == "caution"]
     assert sum("no arm has a finite first loss" in text for text in texts) == 1
-    assert found.comparison.failures == ()
+    assert found.comparison.course.failures == ()
 
 
 def test_hang_in_setup_is_not_tried_again_beyond_the_budget(
@@ -101,7 +101,7 @@ def test_hang_in_setup_is_not_tried_again_beyond_the_budget(
     found = tried(tmp_path, "HangsInSetup", "startup", "lockstep")
     assert "docker: setup or the first step took longer than 4 s" in found.failures()
     assert "raise --budget" in found.failures()
-    assert [row.arm for row in found.comparison.failures] == ["docker"]
+    assert [row.arm for row in found.comparison.course.failures] == ["docker"]
 
 
 def test_nothing_is_measured_beside_a_worker_that_cannot_be_ended(tmp_path: Path) -> None:

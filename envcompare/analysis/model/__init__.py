@@ -525,6 +525,62 @@ class FailureRow(msgspec.Struct, frozen=True, kw_only=True):
     log: str
 
 
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the run was asked to do."""
+
+    preset: str
+    seed: int
+    margin: float
+    target: float
+    budget_s: float
+    min_restarts: int
+    threads: int | None  # in every arm; None: each arm's own number
+    stabilise: bool = False  # every arm had fixed allocator thresholds and hash seed
+    planned_sessions: int = 1  # 1: measured in one go
+    planned_comparisons: int  # m: the intervals are widened for this number
+    screen: bool = False  # Benjamini and Hochberg instead of Bonferroni
+    until: Goal | None = None  # the goal of training
+    command_line: tuple[str, ...] = ()
+    configuration: str = ""
+
+
+class RunCourse(msgspec.Struct, frozen=True, kw_only=True):
+    """How the run went."""
+
+    is_complete: bool  # False after an interruption or a crash
+    sessions: int = 1  # that were measured
+    days: int = 1  # calendar days (UTC) on which sessions started
+    duration_s: float | None = None
+    failures: tuple[FailureRow, ...] = ()
+    identity_changes: tuple[IdentityChange, ...] = ()  # measured despite these, after a resumption
+    torn_lines: int = 0
+
+
+class BetweenHosts(msgspec.Struct, frozen=True, kw_only=True):
+    """The hosts of a run compared with each other, alone and in groups."""
+
+    differences: tuple[HostDifference, ...] = ()  # in one arm
+    estimates: tuple[HostsEstimate, ...] = ()  # for work that two or more hosts compared
+    groups: tuple[HostGroup, ...] = ()  # the others are compared with the first
+    group_differences: tuple[GroupDifference, ...] = ()  # those of the machines first
+    group_estimates: tuple[GroupEstimate, ...] = ()  # times, then the costs of environments
+
+
+class RunViews(msgspec.Struct, frozen=True, kw_only=True):
+    """What some runs show in addition to their comparisons."""
+
+    decompositions: tuple[Decomposition, ...] = ()
+    scaling: tuple[Scaling, ...] = ()  # of cells that set `ranks`
+    ladder: tuple[LadderStep, ...] = ()  # from the lowest rung up, by cell
+    startup: tuple[StartupSummary, ...] = ()
+    memory: tuple[MemorySummary, ...] = ()
+    picked: tuple[PickedValue, ...] = ()
+    result_gaps: tuple[ResultGap, ...] = ()
+    phases: tuple[CellPhases, ...] = ()
+    batch_sweeps: tuple[BatchSweep, ...] = ()
+    training: tuple[CellTraining, ...] = ()  # of each cell, to the goal of training
+
+
 class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     """comparison.json: the complete input of the report."""
 
@@ -533,53 +589,21 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     tool_version: str
     tool_commit: str = ""  # with suffix `modified` for changed sources; empty if unknown
     title: str = ""
-    seed: int
-    command_line: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()  # commands that imported profiles, as typed
-    configuration: str = ""
-    preset: str
-    margin: float
-    target: float
-    budget_s: float
-    min_restarts: int
-    threads: int | None  # in every arm; None: each arm's own number
-    stabilise: bool = False  # every arm had fixed allocator thresholds and hash seed
-    planned_sessions: int = 1  # 1: measured in one go
-    sessions: int = 1  # that were measured
-    days: int = 1  # calendar days (UTC) on which sessions started
-    is_complete: bool  # False after an interruption or a crash
+    settings: RunSettings
+    course: RunCourse
     reference_arm: str
     references: dict[str, str] = {}  # by cell, unless it is `reference_arm`
-    planned_comparisons: int  # m: the intervals are widened for this number
-    screen: bool = False  # Benjamini and Hochberg instead of Bonferroni
     comparisons: tuple[Comparison, ...]
     cells: tuple[CellSummary, ...]
     arms: tuple[ArmSummary, ...]
     differences: tuple[FactDifference, ...] = ()  # with the strongest evidence of any cell
-    hosts: tuple[HostSummary, ...] = ()  # hosts of timed work
-    host_differences: tuple[HostDifference, ...] = ()  # between hosts, in one arm
-    over_hosts: tuple[HostsEstimate, ...] = ()  # for work that two or more hosts compared
-    groups: tuple[HostGroup, ...] = ()  # groups of hosts; the others are compared with the first
-    group_differences: tuple[GroupDifference, ...] = ()  # those of the machines first
-    group_estimates: tuple[GroupEstimate, ...] = ()  # times, then the costs of environments
     # By cell, differences with other evidence than in `differences`.
     cell_differences: dict[str, tuple[FactDifference, ...]] = {}
-    decompositions: tuple[Decomposition, ...] = ()
-    scaling: tuple[Scaling, ...] = ()  # of cells that set `ranks`
-    ladder: tuple[LadderStep, ...] = ()  # from the lowest rung up, by cell
-    startup: tuple[StartupSummary, ...] = ()
-    memory: tuple[MemorySummary, ...] = ()
-    picked: tuple[PickedValue, ...] = ()
-    result_gaps: tuple[ResultGap, ...] = ()
+    hosts: tuple[HostSummary, ...] = ()  # hosts of timed work
+    between_hosts: BetweenHosts = BetweenHosts()
     profiles: tuple[CellProfiles, ...] = ()
-    phases: tuple[CellPhases, ...] = ()
-    batch_sweeps: tuple[BatchSweep, ...] = ()
-    until: Goal | None = None  # the goal of training
-    training: tuple[CellTraining, ...] = ()  # of each cell, to that goal
-    failures: tuple[FailureRow, ...] = ()
-    identity_changes: tuple[IdentityChange, ...] = ()  # measured despite these, after a resumption
-    torn_lines: int = 0
-    duration_s: float | None = None
+    views: RunViews = RunViews()
     proof: Proof | None = None  # of the cause of a difference between lines
     schema: Literal[2] = SCHEMA
 

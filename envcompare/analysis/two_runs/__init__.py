@@ -387,7 +387,7 @@ def phase_of(run: RunComparison, comparison: Comparison) -> Phase | None:
         return comparison.failure.phase
     phases = (
         row.phase
-        for row in reversed(run.failures)
+        for row in reversed(run.course.failures)
         if row.host == comparison.host
         and row.arm in {"", run.reference_in(comparison.cell)}
         and row.cell in {"", comparison.cell}

@@ -344,7 +344,7 @@ def compare_runs(before: ReadRun, after: ReadRun, *, allow_mismatch: bool = Fals
         after=run_side(after),
         reference_arm=after.comparison.reference_arm,
         references=after.comparison.references,
-        margin=after.comparison.margin,
+        margin=after.comparison.settings.margin,
         changes=tuple(
             _judge_change((("before", before, first[key]), ("after", after, second[key])))
             for key in common
@@ -421,12 +421,12 @@ def run_side(read: ReadRun) -> RunSide:
         created=run.created,
         title=run.title,
         tool_version=run.tool_version,
-        preset=run.preset,
-        margin=run.margin,
-        planned_comparisons=run.planned_comparisons,
+        preset=run.settings.preset,
+        margin=run.settings.margin,
+        planned_comparisons=run.settings.planned_comparisons,
         screen=read.record.design.screen,
-        is_complete=run.is_complete,
-        host_differences=run.host_differences,
+        is_complete=run.course.is_complete,
+        host_differences=run.between_hosts.differences,
     )
 
 
@@ -511,7 +511,7 @@ def _unmeasured(base: Change, moments: _Moments) -> Change:
 
 
 def _measured(base: Change, first: Estimate, second: Estimate, moments: _Moments) -> Change:
-    margin = moments[1][1].comparison.margin
+    margin = moments[1][1].comparison.settings.margin
     mean = second.log_ratio - first.log_ratio
     ends, has_size = _ends(first, second), first.has_size and second.has_size
     low, high = (ends.low, ends.high) if ends else (None, None)
@@ -593,7 +593,9 @@ def _lacking(run: RunComparison, comparison: Comparison) -> Reason | None:
 
 def _least(run: RunComparison, comparison: Comparison) -> int:
     is_program = comparison.primary is not None and comparison.primary.unit == "process"
-    return least_restarts(preset=run.preset, planned=run.min_restarts, is_program=is_program)
+    return least_restarts(
+        preset=run.settings.preset, planned=run.settings.min_restarts, is_program=is_program
+    )
 
 
 def failed_floor(run: RunComparison, comparison: Comparison) -> float | None:

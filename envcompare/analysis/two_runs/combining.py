@@ -104,7 +104,7 @@ def combine_runs(runs: Sequence[CombinableRun], *, allow_mismatch: bool = False)
     unlike = tuple(_mismatches(shared.values()))
     if unlike and not allow_mismatch:
         raise _refused(unlike)
-    margin = max(run.read.comparison.margin for run in runs)
+    margin = max(run.read.comparison.settings.margin for run in runs)
     level = level_together(len(shared))
     return CombinedRuns(
         runs=tuple(run_side(run.read) for run in runs),

@@ -154,7 +154,7 @@ def run_styles(run: RunComparison) -> dict[str, Style]:
     """Return the styles of the arms of a run, the reference first and its controls last."""
     measured = [one.arm for cell in run.cells for one in cell.step_times]
     others = [one.arm for one in run.arms] + [one.arm for one in run.comparisons]
-    others += [one.arm for one in run.startup]
+    others += [one.arm for one in run.views.startup]
     return styles((*run.all_references, *compared_arms(run), *others, *measured))
 
 

@@ -110,7 +110,7 @@ def forest_chart(run: RunComparison) -> Chart | None:
 
 
 def _forest(run: RunComparison, chosen: list[Comparison], palette: Palette) -> Declared:
-    on, labels = shared_axis(chosen, margin=run.margin), cell_labels(run)
+    on, labels = shared_axis(chosen, margin=run.settings.margin), cell_labels(run)
     records = [
         {
             "name": f"{label(one.arm, most=_LONGEST_ARM)}, "
@@ -226,20 +226,20 @@ def _forest_description(run: RunComparison, chosen: list[Comparison], *, left_ou
     rest = f" {counted(left_out, 'comparison')} that moved less left out." if left_out else ""
     return (
         f"{counted(len(chosen), 'comparison')} with intervals, the band is the margin of "
-        f"±{margin_percent(run.margin)}: {counted_words}.{rest}"
+        f"±{margin_percent(run.settings.margin)}: {counted_words}.{rest}"
     )
 
 
 def ladder_axis(run: RunComparison) -> Axis:
     """Return the axis that the ladders of all cells share."""
-    arms = {step.arm for step in run.ladder}
+    arms = {step.arm for step in run.views.ladder}
     compared = (one for one in run.comparisons if one.arm in arms)
-    return shared_axis((*compared, *run.ladder), margin=run.margin)
+    return shared_axis((*compared, *run.views.ladder), margin=run.settings.margin)
 
 
 def ladder_charts(run: RunComparison) -> tuple[Chart, ...]:
     """Return the ladder of each cell that has one."""
-    cells = dict.fromkeys(step.cell for step in run.ladder)
+    cells = dict.fromkeys(step.cell for step in run.views.ladder)
     return tuple(ladder_chart(run, cell, on=ladder_axis(run)) for cell in cells)
 
 
@@ -260,7 +260,7 @@ def ladder_chart(run: RunComparison, cell: str, *, on: Axis) -> Chart:
     return Chart(
         name=chart_name("ladder", cell),
         title=f"The ladder in {where}, against {shown(run.reference_arm)}; left is faster",
-        description=f"The band is the margin of ±{margin_percent(run.margin)}. {steps}.",
+        description=f"The band is the margin of ±{margin_percent(run.settings.margin)}. {steps}.",
         declare=partial(_ladder, run, cell, on),
     )
 
@@ -281,7 +281,7 @@ def _ladder_rows(run: RunComparison, cell: str) -> tuple[_LadderRow, ...]:
     A step from the reference is the same as the rung's comparison and has no separate row.
     """
     compared = {one.arm: one for one in run.comparisons if one.cell == cell}
-    steps = [step for step in run.ladder if step.cell == cell]
+    steps = [step for step in run.views.ladder if step.cell == cell]
     names = {step.arm: label(step.rung) for step in steps}
     rows: list[_LadderRow] = []
     for step in steps:
@@ -446,7 +446,7 @@ def sweep_charts(run: RunComparison) -> tuple[Chart, ...]:
 def sweep_axis(run: RunComparison, all_sweeps: Iterable[Sweep]) -> Axis:
     """Return the axis of changes that all sweeps share."""
     points = (point.comparison for sweep in all_sweeps for point in sweep.points)
-    return shared_axis([one for one in points if one is not None], margin=run.margin)
+    return shared_axis([one for one in points if one is not None], margin=run.settings.margin)
 
 
 def sweep_title(sweep: Sweep) -> str:
@@ -614,7 +614,7 @@ def _description(run: RunComparison, sweep: Sweep) -> str:
         if one.primary is None
     ]
     missing = f" Missing: {listed(lost, most=_MOST_ITEMS)}." if lost else ""
-    margin = f"±{margin_percent(run.margin)}"
+    margin = f"±{margin_percent(run.settings.margin)}"
     return (
         f"Change of time against {shown(reference_name(run))} over {shown(sweep.parameter)}; up is "
         f"slower, the band is the margin of {margin}. {sentences}{missing}"

@@ -285,7 +285,7 @@ def _per(ledger: Ledger) -> str:
 def startup_groups(run: RunComparison) -> dict[tuple[str, bool], list[StartupSummary]]:
     """Return the start-ups of each cell in order, those with a cold page cache apart."""
     groups: dict[tuple[str, bool], list[StartupSummary]] = {}
-    for startup in run.startup:
+    for startup in run.views.startup:
         groups.setdefault((startup.cell, startup.page_cache == "cold"), []).append(startup)
     return groups
 

@@ -198,9 +198,9 @@ def _failure_group(failure: _Failure, files: tuple[str, ...]) -> Group:
 def _failures(run: RunComparison) -> tuple[_Failure, ...]:
     """Return every failure of the run, and each missing comparison that has no failure."""
     labels = cell_labels(run)
-    reported = {(one.cell, one.arm) for one in run.failures}
+    reported = {(one.cell, one.arm) for one in run.course.failures}
     return (
-        *(_from_row(one, labels) for one in run.failures),
+        *(_from_row(one, labels) for one in run.course.failures),
         *(
             _from_comparison(run, one, label=labels[one.cell])
             for one in run.comparisons
@@ -224,20 +224,20 @@ def _from_row(row: FailureRow, labels: dict[str, str]) -> _Failure:
 
 
 def _from_comparison(run: RunComparison, comparison: Comparison, *, label: str) -> _Failure:
-    words = verdict(comparison, label=label, margin=run.margin)
+    words = verdict(comparison, label=label, margin=run.settings.margin)
     where = f"{comparison.arm}, {words.cell}"
     return _Failure(where=where, state=words.word, brief=words.remark, record=comparison.failure)
 
 
 def _states(run: RunComparison) -> Iterator[_Failure]:
     """Yield the arms and cells that failed and whose failure is not shown elsewhere."""
-    failed = {(one.host, one.arm) for one in run.failures}
+    failed = {(one.host, one.arm) for one in run.course.failures}
     failed |= {(one.host, one.arm) for one in run.comparisons if one.failure is not None}
     for arm in run.arms:
         if arm.state != "ok" and (arm.host, arm.arm) not in failed:
             where = f"{arm.arm} on host {arm.host}"
             yield _Failure(where=where, state=arm.state, brief=arm.reason)
-    failed_cells = {one.cell for one in run.failures} | {
+    failed_cells = {one.cell for one in run.course.failures} | {
         one.cell for one in run.comparisons if one.outcome in {"failed", "not-run"}
     }
     for cell in run.cells:
@@ -325,8 +325,10 @@ def _generation(cell: CellSummary) -> str:
 
 def reproduce_section(run: RunComparison, files: tuple[str, ...]) -> Section:
     """Return the commands and settings of the run, and the files next to the page."""
-    commands = tuple(filter(None, dict.fromkeys((shell_text(run.command_line), *run.imports))))
-    configuration = shortened(run.configuration, most=20_000)
+    commands = tuple(
+        filter(None, dict.fromkeys((shell_text(run.settings.command_line), *run.imports)))
+    )
+    configuration = shortened(run.settings.configuration, most=20_000)
     resolved = Fold(summary="Configuration, resolved", blocks=(Verbatim(text=configuration),))
     return Section(
         anchor="reproduce",
@@ -365,14 +367,17 @@ def _settings(run: RunComparison) -> tuple[tuple[str, str], ...]:
     return (
         *made,
         *((f"host {host.host}", text) for host in run.hosts if (text := _machine(host))),
-        ("seed", str(run.seed)),
-        ("preset", run.preset),
-        ("threads", "as each arm has them" if run.threads is None else str(run.threads)),
-        ("allocator and hash seed", "fixed" if run.stabilise else "as they are"),
-        ("restarts planned", f"at least {run.min_restarts}"),
-        ("budget per cell", duration(run.budget_s)),
-        *((("sessions", sessions_text(run)),) if run.planned_sessions > 1 else ()),
-        ("whole run", duration(run.duration_s)),
+        ("seed", str(run.settings.seed)),
+        ("preset", run.settings.preset),
+        (
+            "threads",
+            "as each arm has them" if run.settings.threads is None else str(run.settings.threads),
+        ),
+        ("allocator and hash seed", "fixed" if run.settings.stabilise else "as they are"),
+        ("restarts planned", f"at least {run.settings.min_restarts}"),
+        ("budget per cell", duration(run.settings.budget_s)),
+        *((("sessions", sessions_text(run)),) if run.settings.planned_sessions > 1 else ()),
+        ("whole run", duration(run.course.duration_s)),
     )
 
 

@@ -156,7 +156,7 @@ def _answer_table(
 
 
 def _answer_caption(run: RunComparison) -> str:
-    margin = margin_percent(run.margin)
+    margin = margin_percent(run.settings.margin)
     return f"Each environment against {reference_name(run)}, margin ±{margin}"
 
 
@@ -201,7 +201,7 @@ def _cut(words: Verdict) -> str:
 
 def _engine_start(run: RunComparison, comparison: Comparison) -> str:
     """Return "28.5 → 307 ms": the time the engine takes before the workload starts."""
-    starts = [start for start in run.startup if start.cell == comparison.cell]
+    starts = [start for start in run.views.startup if start.cell == comparison.cell]
     starts.sort(key=lambda start: start.page_cache != "cold")  # a warm start overrules a cold one
     medians = {
         start.arm: part.median_s
@@ -382,11 +382,11 @@ def _symbols(rows: list[ComparedRow], hosts: tuple[str, ...]) -> str:
 
 def _over_hosts_blocks(run: RunComparison) -> tuple[Block, ...]:
     """Return the estimates over hosts; empty unless two hosts compared the same work."""
-    if not run.over_hosts:
+    if not run.between_hosts.estimates:
         return ()
     table = table_of(
         "Over hosts",
-        run.over_hosts,
+        run.between_hosts.estimates,
         ("Workload", "name", hosts_work),
         ("Environment", "name", lambda estimate: visible(estimate.arm)),
         ("Over hosts", "text", lambda estimate: Line(before=(outcome_badge(estimate.outcome),))),
@@ -413,7 +413,7 @@ def _host_blocks(run: RunComparison, rows: list[ComparedRow]) -> tuple[Block, ..
     if len(by_host) <= _FEW_HOSTS:
         return ()
     columns = tuple(dict.fromkeys(place for cells in by_host.values() for place in cells))
-    odd = {host for one in run.over_hosts for host in one.odd_hosts}
+    odd = {host for one in run.between_hosts.estimates for host in one.odd_hosts}
     ordered = sorted(by_host, key=lambda host: _urgency(host in odd, list(by_host[host].values())))
     shown = columns[:_MOST_COLUMNS]
     table = grid_of(

@@ -316,7 +316,7 @@ def _without_answer(run: RunComparison, verdicts: tuple[Verdict, ...]) -> list[L
 def _dropped(run: RunComparison) -> list[Line]:
     counts = (
         (sum(cell.dropped_rounds for cell in run.cells), "incomplete round"),
-        (run.torn_lines, "lost or torn line"),
+        (run.course.torn_lines, "lost or torn line"),
     )
     parts = [counted(count, noun) for count, noun in counts if count]
     return [_item(f"Left out: {listed(parts)}.", href="#method", link="Method")] if parts else []

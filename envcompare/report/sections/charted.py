@@ -86,11 +86,11 @@ _MOST_DRAWN: Final = 8  # rooflines on a page; further cells get only tables
 
 def ladder_section(run: RunComparison, charts: ChartBudget) -> Section | None:
     """Return a chart and a table for each cell with a ladder; None without a ladder."""
-    if not run.ladder:
+    if not run.views.ladder:
         return None
     axis, labels = ladder_axis(run), cell_labels(run)
     groups = []
-    for cell in dict.fromkeys(step.cell for step in run.ladder):
+    for cell in dict.fromkeys(step.cell for step in run.views.ladder):
         label = labels.get(cell, cell)
         svg = charts.draw(ladder_chart(run, cell, on=axis))
         drawing = (Drawing(label=f"Chart of the ladder in {label}", svg=svg),) if svg else ()
@@ -105,7 +105,7 @@ def _rungs(run: RunComparison, cell: str, label: str) -> Table:
     compared = {one.arm: one for one in run.comparisons if one.cell == cell}
     return table_of(
         f"Rungs of the ladder in {label}",
-        tuple(step for step in run.ladder if step.cell == cell),
+        tuple(step for step in run.views.ladder if step.cell == cell),
         ("Rung", "name", lambda step: step.rung),
         ("Arm", "name", lambda step: step.arm),
         (
@@ -160,7 +160,7 @@ def sweeps_section(run: RunComparison, charts: ChartBudget) -> Section | None:
         groups.append(Group(blocks=(Heading(text=title), *drawing, fold)))
     intro = (
         f"Change of time against {reference_name(run)} by one parameter. Above the line is slower; "
-        f"the band is the margin of ±{margin_percent(run.margin)}; shaded: the intervals."
+        f"the band is the margin of ±{margin_percent(run.settings.margin)}; shaded: the intervals."
     )
     shown = Group(style="sweeps", blocks=tuple(groups))
     rest = texts(_rest_of_sweeps(len(every) - len(chosen)), style="small")
@@ -476,7 +476,7 @@ def memory_section(run: RunComparison, gpus: Sequence[str]) -> Section:
 
 
 def _memory(run: RunComparison) -> tuple[Block, ...]:
-    if not run.memory:
+    if not run.views.memory:
         what = (
             "generation ended" if has_steps(run) else "process used more memory than its launcher"
         )
@@ -500,13 +500,14 @@ def _memory_table(run: RunComparison) -> Table:
 
     return table_of(
         "Table of memory peaks",
-        (memory for memory in run.memory if not memory.arm.endswith(CONTROL_SUFFIX)),
+        (memory for memory in run.views.memory if not memory.arm.endswith(CONTROL_SUFFIX)),
         ("Workload", "name", lambda memory: labels.get(memory.cell, memory.cell)),
         ("Environment", "name", lambda memory: memory.arm),
         *(
             peak(name, head)
             for name, head in _MEMORY.items()
-            if name == "max_rss_bytes" or any(getattr(one, name) is not None for one in run.memory)
+            if name == "max_rss_bytes"
+            or any(getattr(one, name) is not None for one in run.views.memory)
         ),
         style="fit",
     )
@@ -514,9 +515,9 @@ def _memory_table(run: RunComparison) -> Table:
 
 def picked_section(run: RunComparison) -> Section | None:
     """Return the numbers read from the output of commands; None if none were requested."""
-    if not run.picked:
+    if not run.views.picked:
         return None
-    level = next((margin_percent(one.level) for one in run.picked), "")
+    level = next((margin_percent(one.level) for one in run.views.picked), "")
     of_processes = (
         "Last match in the output of each process: median, range, and change against "
         f"{reference_name(run)} in the same round with its {level} interval, not widened. "
@@ -544,12 +545,12 @@ def _picked_title(run: RunComparison) -> str:
 def _picked_table(run: RunComparison) -> Table:
     labels = cell_labels(run)
     ordered = sorted(
-        run.picked,
+        run.views.picked,
         key=lambda picked: (picked.cell, picked.name, picked.arm not in run.all_references),
     )
     shown = [one for one in ordered if not one.arm.endswith(CONTROL_SUFFIX)]
     programs = {cell.id for cell in run.cells if cell.is_program}
-    is_paired = any(one.log_ratio is not None for one in run.picked)
+    is_paired = any(one.log_ratio is not None for one in run.views.picked)
     return table_of(
         _picked_title(run),
         shown,

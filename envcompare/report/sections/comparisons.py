@@ -136,7 +136,7 @@ def comparison_rows(run: RunComparison, axis: Axis) -> tuple[ComparedRow, ...]:
     )
     rows = []
     for comparison in ordered:
-        words = verdict(comparison, label=labels[comparison.cell], margin=run.margin)
+        words = verdict(comparison, label=labels[comparison.cell], margin=run.settings.margin)
         caution = mixed.get((comparison.host, comparison.arm), "") * words.is_confounded
         rows.append(
             ComparedRow(
@@ -247,7 +247,7 @@ def comparisons_section(
     intro = (
         f"Change of the mean {piece} time against {reference}, without waits for a CPU that others "
         "held unless the row says “of wall time”. The band is the margin of "
-        f"±{margin_percent(run.margin)}."
+        f"±{margin_percent(run.settings.margin)}."
     )
     metrics = _measured_metrics(rows)
     choice = Filter(
@@ -387,7 +387,7 @@ def _parts_folds(run: RunComparison, rows: tuple[ComparedRow, ...]) -> tuple[Fol
         (
             f"Slow steps\n{reference_name(run)} → this",
             "number",
-            lambda row: _slow_cell(row, margin=run.margin),
+            lambda row: _slow_cell(row, margin=run.settings.margin),
         ),
     )
     return (Fold(summary="Typical step, mean and tail", blocks=(Line(text=_PARTS), table)),)

@@ -361,7 +361,7 @@ def _list_text(key: str, value: tuple[Scalar, ...]) -> str:
 
 def groups_section(run: RunComparison) -> Section | None:
     """Return the differences between groups, their times, and the costs of environments in each."""
-    if not run.groups:
+    if not run.between_hosts.groups:
         return None
     machines = machine_differences(run)
     differing = _differences(run, machines, "What differs between the groups")
@@ -386,7 +386,7 @@ def groups_section(run: RunComparison) -> Section | None:
 
 def groups_blocks(run: RunComparison) -> Iterator[PlainBlock]:
     """Yield for terminal and Markdown the differences, the estimates and their basis."""
-    if not run.groups:
+    if not run.between_hosts.groups:
         return
     differing = difference_texts(run)
     yield Line(strong=groups_title(run))
@@ -394,10 +394,10 @@ def groups_blocks(run: RunComparison) -> Iterator[PlainBlock]:
     yield Line(text="What differs between the groups:" if differing else MACHINES_ALIKE)
     if differing:
         yield Items(items=_first(differing))
-    for estimate in run.group_estimates[:_MOST_STATEMENTS]:
+    for estimate in run.between_hosts.group_estimates[:_MOST_STATEMENTS]:
         text = f"{SYMBOLS[estimate.outcome]} {estimate_sentence(run, estimate)}"
         yield Line(text=text, style=estimate.outcome)
-    if (left_out := len(run.group_estimates) - _MOST_STATEMENTS) > 0:
+    if (left_out := len(run.between_hosts.group_estimates) - _MOST_STATEMENTS) > 0:
         yield Line(text=f"and {left_out} more in report.html")
     yield Items(items=basis_texts(run), style="note")
 
@@ -432,7 +432,7 @@ def _sentences(run: RunComparison, estimates: tuple[GroupEstimate, ...]) -> tupl
 
 
 def _differences(run: RunComparison, rows: tuple[GroupDifference, ...], label: str) -> Table:
-    first, *others = run.groups
+    first, *others = run.between_hosts.groups
     return table_of(
         label,
         rows,
@@ -470,7 +470,7 @@ def _software(run: RunComparison) -> tuple[Block, ...]:
 
 def _names(run: RunComparison) -> tuple[str, str]:
     """Name the first group, and the other group or groups."""
-    first, *others = run.groups
+    first, *others = run.between_hosts.groups
     return visible(first.name), visible(others[0].name) if len(others) == 1 else "the other"
 
 
@@ -546,9 +546,11 @@ def _mean(ratios: Mapping[str, float]) -> str:
 
 def _software_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
     """Return the differences that are not of the machines, confounders first."""
-    return tuple(one for one in run.group_differences if one.fact_class != "host")
+    return tuple(one for one in run.between_hosts.group_differences if one.fact_class != "host")
 
 
 def _estimates_of(run: RunComparison, *, are_effects: bool) -> tuple[GroupEstimate, ...]:
     """Return the estimates of times, or those of environment costs."""
-    return tuple(one for one in run.group_estimates if bool(one.against) == are_effects)
+    return tuple(
+        one for one in run.between_hosts.group_estimates if bool(one.against) == are_effects
+    )

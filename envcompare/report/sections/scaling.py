@@ -90,11 +90,11 @@ _OTHER_WORK: Final = (
 
 def scaling_section(run: RunComparison) -> Section | None:
     """Return the gain from several ranks; None if no workload set `ranks`."""
-    if not run.scaling:
+    if not run.views.scaling:
         return None
     notes = (
         *(_COLLECTIVES,) * _has_collectives(run),
-        *(_NO_BASE,) * all(one.speed_up is None for one in run.scaling),
+        *(_NO_BASE,) * all(one.speed_up is None for one in run.views.scaling),
         *_waited(run),
         *_crowded(run),
         *_networks(run),
@@ -105,23 +105,23 @@ def scaling_section(run: RunComparison) -> Section | None:
 
 def scaling_blocks(run: RunComparison) -> Iterator[PlainBlock]:
     """Yield the tables of ranks, batches and goals, for the terminal and Markdown."""
-    if run.scaling:
+    if run.views.scaling:
         yield scaling_table(run)
-    for sweep in run.batch_sweeps:
+    for sweep in run.views.batch_sweeps:
         yield Line(strong=f"Batches of {_sweep_name(run, sweep)}")
         yield from _batch_tables(run, sweep)
     labels = cell_labels(run)
-    for training in run.training if run.until else ():
-        assert run.until is not None
+    for training in run.views.training if run.settings.until else ():
+        assert run.settings.until is not None
         where = labels.get(training.cell, training.cell)
-        yield Line(strong=f"Time to {_goal_text(run.until)} in {where}")
+        yield Line(strong=f"Time to {_goal_text(run.settings.until)} in {where}")
         yield _training_table(run, training)
 
 
 def scaling_table(run: RunComparison) -> Table:
     """Return a row for each environment and number of ranks."""
-    hosts = {one.host for one in run.scaling}
-    works = _works(run.scaling)
+    hosts = {one.host for one in run.views.scaling}
+    works = _works(run.views.scaling)
     order = list(dict.fromkeys(works.values()))
     exchanges: tuple[Field[Scaling], ...] = (
         (
@@ -137,7 +137,9 @@ def scaling_table(run: RunComparison) -> Table:
     )
     return table_of(
         "Several ranks",
-        sorted(run.scaling, key=lambda scaling: (order.index(works[scaling.cell]), scaling.host)),
+        sorted(
+            run.views.scaling, key=lambda scaling: (order.index(works[scaling.cell]), scaling.host)
+        ),
         ("Work", "name", lambda scaling: works[scaling.cell]),
         *((("Host", "name", lambda scaling: visible(scaling.host)),) * (len(hosts) > 1)),
         ("Environment", "name", lambda scaling: visible(scaling.arm)),
@@ -151,7 +153,7 @@ def scaling_table(run: RunComparison) -> Table:
 
 
 def _has_collectives(run: RunComparison) -> bool:
-    return any(one.collective_s is not None for one in run.scaling)
+    return any(one.collective_s is not None for one in run.views.scaling)
 
 
 def _works(rows: tuple[Scaling, ...]) -> dict[str, str]:
@@ -194,7 +196,7 @@ def _part(share: float | None, seconds: float | None) -> Words:
 
 def _waited(run: RunComparison) -> Iterator[str]:
     """Yield how long one rank waited for a CPU, if it was much of its time."""
-    shares = [row.waited_share for row in run.scaling if row.ranks == 1 and row.waited_share]
+    shares = [row.waited_share for row in run.views.scaling if row.ranks == 1 and row.waited_share]
     much = [share for share in shares if share > _MUCH_WAITED]
     if much:
         ends = dict.fromkeys(three_digits(100 * share) for share in (min(much), max(much)))
@@ -203,12 +205,12 @@ def _waited(run: RunComparison) -> Iterator[str]:
 
 def _crowded(run: RunComparison) -> Iterator[str]:
     """Yield the numbers of ranks with fewer CPUs than threads."""
-    threads = run.threads or 1
+    threads = run.settings.threads or 1
     cpus = {arm.host: arm.facts.get("cpu.affinity") for arm in run.arms}
     on_gpu = {cell for host in run.hosts for cell in host.devices if host.devices[cell] != "cpu"}
     for host, bound in cpus.items():
         known = len(bound) if isinstance(bound, list | tuple) else math.inf
-        rows = (row for row in run.scaling if row.host == host and row.cell not in on_gpu)
+        rows = (row for row in run.views.scaling if row.host == host and row.cell not in on_gpu)
         many = {row.ranks for row in rows if _ranks_here(row) * threads > known}
         if many:
             numbers = ",".join(map(str, sorted(many)))
@@ -225,7 +227,7 @@ def _ranks_here(row: Scaling) -> int:
 
 def _networks(run: RunComparison) -> Iterator[str]:
     """Yield the network devices and shared memory that each environment gives its ranks."""
-    hosts = dict.fromkeys(one.host for one in run.scaling)
+    hosts = dict.fromkeys(one.host for one in run.views.scaling)
     for arm in run.arms:
         is_known = arm.host in hosts and "network.interfaces" in arm.facts
         if is_known and not arm.arm.endswith(CONTROL_SUFFIX):
@@ -243,15 +245,15 @@ def _network(arm: ArmSummary) -> str:
 
 def batches_section(run: RunComparison) -> Section | None:
     """Return the tables of each sweep over batches; None without a sweep."""
-    if not run.batch_sweeps:
+    if not run.views.batch_sweeps:
         return None
     blocks = [
         block
-        for sweep in run.batch_sweeps
+        for sweep in run.views.batch_sweeps
         for block in (Heading(text=_sweep_name(run, sweep)), *_batch_tables(run, sweep))
     ]
     intro = [Line(text=_BATCHES)]
-    if any(sweep.is_searched for sweep in run.batch_sweeps):
+    if any(sweep.is_searched for sweep in run.views.batch_sweeps):
         intro.append(Line(text=_SEARCHED))
     return Section(anchor="batches", title="Batch sizes", blocks=(*intro, *blocks))
 
@@ -365,23 +367,24 @@ def _goal_text(goal: Goal) -> str:
 
 def training_section(run: RunComparison) -> Section | None:
     """Return the way to the goal in each cell; None without a goal."""
-    if run.until is None or not run.training:
+    if run.settings.until is None or not run.views.training:
         return None
     labels = cell_labels(run)
-    is_same = all(arm.is_same_work for one in run.training for arm in one.arms)
+    is_same = all(arm.is_same_work for one in run.views.training for arm in one.arms)
     intro = _GOAL.format(
-        goal=_goal_text(run.until),
-        epochs=counted(run.until.epochs, "epoch"),
+        goal=_goal_text(run.settings.until),
+        epochs=counted(run.settings.until.epochs, "epoch"),
         seeds=_SAME_WORK if is_same else _OTHER_WORK,
     )
     blocks: list[Block] = [Line(text=intro)]
-    for training in run.training:
+    for training in run.views.training:
         label = labels.get(training.cell, training.cell)
         fold = Fold(
-            summary=f"Epoch by epoch: {label}", blocks=(_epochs(run.until, training, label),)
+            summary=f"Epoch by epoch: {label}",
+            blocks=(_epochs(run.settings.until, training, label),),
         )
         blocks += [Heading(text=label), _training_table(run, training), *_notes(training), fold]
-    title = f"Time to {_goal_text(run.until)}"
+    title = f"Time to {_goal_text(run.settings.until)}"
     return Section(anchor="goal", title=title, link="Time to goal", blocks=tuple(blocks))
 
 
@@ -390,7 +393,7 @@ def _training_table(run: RunComparison, training: CellTraining) -> Table:
     cell = next(one for one in run.cells if one.id == training.cell)
     rates = {times.arm: times.samples_per_s for times in cell.step_times}
     reference = run.reference_in(training.cell)
-    goal = run.until
+    goal = run.settings.until
 
     return table_of(
         f"Time to the goal in {cell_labels(run).get(cell.id, cell.id)}",

@@ -109,7 +109,13 @@ def _phases_of(run: RunComparison, place: Place) -> ArmPhases | None:
     """Return the phases of an arm in a cell; None without marks."""
     cell, arm = place
     return next(
-        (one for found in run.phases if found.cell == cell for one in found.arms if one.arm == arm),
+        (
+            one
+            for found in run.views.phases
+            if found.cell == cell
+            for one in found.arms
+            if one.arm == arm
+        ),
         None,
     )
 
@@ -123,7 +129,7 @@ def phase_blocks(run: RunComparison, place: Place, *, label: str) -> Iterator[Bl
         yield phase_table(phases, label=label)
         yield Line(text=basis_sentence(phases), style="small")
     else:
-        unmarked = (one for one in run.phases if one.cell == place[0] and one.reason)
+        unmarked = (one for one in run.views.phases if one.cell == place[0] and one.reason)
         yield from texts(*map(unmarked_sentence, unmarked), style="small")
 
 
@@ -161,7 +167,7 @@ def phase_folds(run: RunComparison, *, explained: Container[Place]) -> Iterator[
     compared = {(one.cell, one.arm) for one in run.comparisons if not one.is_control}
     rest = {
         f"{visible(labels[cell.cell])} · {visible(arm.arm)}": arm
-        for cell in run.phases
+        for cell in run.views.phases
         for arm in cell.arms
         if (cell.cell, arm.arm) in compared and (cell.cell, arm.arm) not in explained
     }
@@ -292,7 +298,7 @@ def _comparison_fold(run: RunComparison, row: ComparedRow, sheet: Sheet, *, is_o
     comparison, words = row.comparison, row.verdict
     cell = next((one for one in run.cells if one.id == comparison.cell), None)
     place = (comparison.cell, comparison.arm)
-    split = next((one for one in run.decompositions if (one.cell, one.arm) == place), None)
+    split = next((one for one in run.views.decompositions if (one.cell, one.arm) == place), None)
     causes = " ".join(line_causes(run, (comparison,)))
     candidates = causes or candidates_text(run, (comparison,))
     reference = run.reference_in(comparison.cell)
@@ -451,7 +457,7 @@ def _pointers(
     equal = [row for row in rows if row.verdict.outcome == "equivalent"]
     real = [row for row in equal if row.verdict.remark]
     others = [row for row in equal if not row.verdict.remark]
-    within = f"equivalent within ±{margin_percent(run.margin)}"
+    within = f"equivalent within ±{margin_percent(run.settings.margin)}"
     if others:
         yield _listing(f"{counted(len(others), 'comparison')} {within}:", others)
     if real:
@@ -539,7 +545,7 @@ def _split_part_blocks(split: Decomposition, row: ComparedRow, axis: Axis) -> tu
 
 
 def _split_blocks(run: RunComparison) -> tuple[Block, ...]:
-    if not run.decompositions:
+    if not run.views.decompositions:
         return ()
     heading = Heading(text="Environment or software?")
     return (Group(anchor="split", blocks=(heading, Line(text=_SPLIT), split_table(run))),)
@@ -548,7 +554,7 @@ def _split_blocks(run: RunComparison) -> tuple[Block, ...]:
 def split_table(run: RunComparison) -> Table:
     """Return a row for each 2 × 2, with its two paths side by side."""
     labels = cell_labels(run)
-    heads = split_parts(run.decompositions[0])
+    heads = split_parts(run.views.decompositions[0])
     return grid_of(
         "Environment or software, cell by cell",
         (
@@ -562,7 +568,7 @@ def split_table(run: RunComparison) -> Table:
                 visible(split.arm),
                 *(_split_cell(estimate, arms) for _, _, estimate, arms in split_parts(split)),
             )
-            for split in run.decompositions
+            for split in run.views.decompositions
         ),
     )
 

@@ -185,7 +185,7 @@ def _in_kernel(run: RunComparison, decided: Iterable[Comparison]) -> str:
         takes += ", and less time outside it"
     text = f"Inside the kernel a {ledger.piece} in {ledger.arm} takes {takes}."
     if acts := _acts_in_kernel(_facts(run, profiles.cell), (profiles.host, ledger.arm)):
-        ladder = "" if run.ladder else "; `--envs ladder` measures each part of a container"
+        ladder = "" if run.views.ladder else "; `--envs ladder` measures each part of a container"
         text += f" Possible causes there: {listed(acts)}{ladder}."
     return visible(text)
 
@@ -306,7 +306,7 @@ def difference_text(seconds: float | None) -> str:
 def split_sentences(run: RunComparison) -> tuple[str, ...]:
     """Split each difference into environment and software, the largest first."""
     labels = cell_labels(run)
-    ordered = sorted(run.decompositions, key=lambda split: -abs(split.total.log_ratio))
+    ordered = sorted(run.views.decompositions, key=lambda split: -abs(split.total.log_ratio))
     return tuple(visible(split_sentence(split, label=labels[split.cell])) for split in ordered)
 
 
@@ -337,7 +337,7 @@ def _conclusion(split: Decomposition) -> str:
 def ladder_sentences(run: RunComparison) -> tuple[str, ...]:
     """Name the rungs that change the time, the largest first, for each cell with a ladder."""
     labels, largest = cell_labels(run), dict[str, float]()
-    for step in run.ladder:
+    for step in run.views.ladder:
         is_decided = step.step is not None and step.outcome in {"slower", "faster"}
         change = abs(step.step.log_ratio) if step.step is not None and is_decided else 0.0
         largest[step.cell] = max(largest.get(step.cell, 0.0), change)
@@ -348,7 +348,7 @@ def ladder_sentences(run: RunComparison) -> tuple[str, ...]:
 
 
 def _ladder_sentence(run: RunComparison, cell: str, *, label: str) -> str:
-    steps = [step for step in run.ladder if step.cell == cell and step.step is not None]
+    steps = [step for step in run.views.ladder if step.cell == cell and step.step is not None]
     decided_steps = ", ".join(
         f"{step.rung.removeprefix('+ ')} {estimate_text(step.step)}"
         for step in steps
@@ -367,7 +367,11 @@ def threads_text(run: RunComparison) -> str:
     """Return the number of computing threads in a few words; empty if only programs were timed."""
     if not has_steps(run):
         return ""
-    return "threads as-run" if run.threads is None else counted(run.threads, "thread")
+    return (
+        "threads as-run"
+        if run.settings.threads is None
+        else counted(run.settings.threads, "thread")
+    )
 
 
 def thread_lines(run: RunComparison) -> tuple[str, ...]:
@@ -399,7 +403,7 @@ def _of_cell(run: RunComparison, cell: CellSummary) -> Iterator[str]:
             continue
         stops = _stops(threads, arms[name])
         here = _ran(threads, arms[name])
-        if stops or (run.threads != 1 and here != usual):
+        if stops or (run.settings.threads != 1 and here != usual):
             before = f"{usual}{_stops(ran[reference], arms[reference])}"
             yield f"{visible(name)}: {here}{stops}; {visible(reference)}: {before}"
 
@@ -430,7 +434,7 @@ def as_run_sentence(run: RunComparison) -> str:
 
     Empty if envcompare set no number, or no loaded library has its own threads.
     """
-    if not has_steps(run) or run.threads is None:
+    if not has_steps(run) or run.settings.threads is None:
         return ""
     said: dict[str, None] = {}
     for arm in run.arms:
@@ -443,7 +447,7 @@ def as_run_sentence(run: RunComparison) -> str:
             )
     if not said:
         return ""
-    number = counted(run.threads, "thread")
+    number = counted(run.settings.threads, "thread")
     return (
         f"{listed(list(said), most=_MOST_NAMED_ARMS)}; envcompare set {number} in every "
         "environment. `--threads as-run` measures each with its own number."
@@ -511,20 +515,22 @@ _COSTS: Final = {"slower": "costs more", "faster": "costs less", "equivalent": "
 
 def groups_title(run: RunComparison) -> str:
     """Return "Two groups of machines: metal and cloud"."""
-    count = {2: "Two", 3: "Three", 4: "Four"}.get(len(run.groups), str(len(run.groups)))
-    names = listed([group.name for group in run.groups], most=_MOST_HOSTS)
+    groups = [group.name for group in run.between_hosts.groups]
+    count = {2: "Two", 3: "Three", 4: "Four"}.get(len(groups), str(len(groups)))
+    names = listed(groups, most=_MOST_HOSTS)
     return visible(f"{count} groups of machines: {names}")
 
 
 def group_names(run: RunComparison) -> tuple[str, ...]:
     """Name each group with its hosts."""
     return tuple(
-        visible(f"{group.name}: {listed(group.hosts, most=_MOST_HOSTS)}") for group in run.groups
+        visible(f"{group.name}: {listed(group.hosts, most=_MOST_HOSTS)}")
+        for group in run.between_hosts.groups
     )
 
 
 def _group(run: RunComparison, name: str) -> HostGroup:
-    return next(group for group in run.groups if group.name == name)
+    return next(group for group in run.between_hosts.groups if group.name == name)
 
 
 def difference_texts(run: RunComparison) -> tuple[str, ...]:
@@ -538,7 +544,7 @@ def machine_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
 
     Those that separate all hosts come first; the long list of mitigations comes last.
     """
-    machines = (one for one in run.group_differences if one.fact_class == "host")
+    machines = (one for one in run.between_hosts.group_differences if one.fact_class == "host")
 
     def rank(difference: GroupDifference) -> tuple[bool, bool]:
         return not difference.is_apart, difference.key.startswith("vulnerabilities.")
@@ -624,7 +630,7 @@ def _signed(estimate: GroupEstimate) -> str:
 def _undecided(run: RunComparison, estimate: GroupEstimate, here: str) -> str:
     interval = _signed(estimate)
     if estimate.outcome == "equivalent":
-        return f"equivalent to {here} within ±{margin_percent(run.margin)} ({interval})"
+        return f"equivalent to {here} within ±{margin_percent(run.settings.margin)} ({interval})"
     return f"not shown to be slower or faster than {here}: inconclusive ({interval})"
 
 
@@ -641,7 +647,8 @@ def _effect_claim(run: RunComparison, estimate: GroupEstimate) -> str:
         case "faster":
             return f"{estimate.arm} costs less {there} than {here} ({figures})"
         case "equivalent":
-            return f"the same {there} as {here} within ±{margin_percent(run.margin)} ({figures})"
+            margin = margin_percent(run.settings.margin)
+            return f"the same {there} as {here} within ±{margin} ({figures})"
         case _:
             return f"not shown to cost more or less {there} than {here}: inconclusive ({figures})"
 
@@ -655,7 +662,7 @@ def cost_text(estimate: GroupEstimate) -> str:
 
 def basis_texts(run: RunComparison) -> tuple[str, ...]:
     """State what the intervals rest on and what they leave out."""
-    known = [one for one in run.group_estimates if one.log_ratio is not None]
+    known = [one for one in run.between_hosts.group_estimates if one.log_ratio is not None]
     of_two = dict.fromkeys(
         (*one.reference_values, *one.values, one.reference_group, one.group)
         for one in known
@@ -674,10 +681,14 @@ def basis_texts(run: RunComparison) -> tuple[str, ...]:
     left_out = dict.fromkeys(host for one in known for host in one.left_out)
     if left_out:
         said.append(_LEFT_OUT.format(listed(tuple(left_out), most=_MOST_HOSTS)))
-    failed = dict.fromkeys(host for one in run.group_estimates for host in one.failed_controls)
+    failed = dict.fromkeys(
+        host for one in run.between_hosts.group_estimates for host in one.failed_controls
+    )
     if failed:
         said.append(_FAILED.format(listed(tuple(failed), most=_MOST_HOSTS)))
-    confounded = dict.fromkeys(one.arm for one in run.group_estimates if one.is_confounded)
+    confounded = dict.fromkeys(
+        one.arm for one in run.between_hosts.group_estimates if one.is_confounded
+    )
     if confounded:
         said.append(
             f"⚠ Besides the machines, software or a limit differs between the groups in "

@@ -144,7 +144,7 @@ def gate_blocks(
         f"no gate passes {run.run_id}: it is not complete; `envcompare run --resume` "
         "continues an interrupted run; lost samples need a copy of the file"
         for run in runs
-        if not run.is_complete
+        if not (run.course if isinstance(run, RunComparison) else run).is_complete
     )
     return (*blocks, *(Line(text=text, style="warning") for text in texts))
 

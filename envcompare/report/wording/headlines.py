@@ -94,7 +94,7 @@ def headlines(run: RunComparison) -> tuple[Headline, ...]:
     for comparison in run.compared:
         if comparison.arm in by_arm:
             by_arm[comparison.arm].append(
-                verdict(comparison, label=labels[comparison.cell], margin=run.margin)
+                verdict(comparison, label=labels[comparison.cell], margin=run.settings.margin)
             )
     judged = [_headline(run, arm, tuple(verdicts)) for arm, verdicts in by_arm.items()]
     ordered = sorted(judged, key=_weight)
@@ -122,7 +122,7 @@ def compared_differences(run: RunComparison) -> tuple[FactDifference, ...]:
 def _headline(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> Headline:
     if not judged:
         return _without_comparison(run, arm)
-    if any(one.arm == arm and one.hosts >= _FLEET for one in run.over_hosts):
+    if any(one.arm == arm and one.hosts >= _FLEET for one in run.between_hosts.estimates):
         return _over_hosts(run, arm, judged)
     headline = _over_cells(run, arm, judged)
     rest = " ".join(filter(None, (headline.rest, _over_hosts_text(run, arm))))
@@ -131,7 +131,7 @@ def _headline(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> Head
 
 def _over_hosts(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> Headline:
     """Lead with the estimate over many hosts, since single hosts differ for other reasons."""
-    together = [estimate for estimate in run.over_hosts if estimate.arm == arm]
+    together = [estimate for estimate in run.between_hosts.estimates if estimate.arm == arm]
     moved = [estimate for estimate in together if estimate.outcome in MOVED]
     outcomes: list[Outcome] = [estimate.outcome for estimate in together]
     if moved:
@@ -152,7 +152,7 @@ def _over_hosts(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> He
 
 def _over_hosts_text(run: RunComparison, arm: str) -> str:
     """State the result over all hosts for an arm, by workload; empty for one host."""
-    estimates = [one for one in run.over_hosts if one.arm == arm]
+    estimates = [one for one in run.between_hosts.estimates if one.arm == arm]
     # show only the first of many, to keep the headlines on the first screen
     shown = estimates if len(estimates) <= _MOST_STATEMENTS else estimates[:1]
     sentences = [_statement(one, run) for one in shown]
@@ -165,7 +165,7 @@ def _statement(estimate: HostsEstimate, run: RunComparison) -> str:
     """Return "Over 20 hosts, cnn in docker is 4.1 % slower (3.0 to 5.2 %); …"."""
     match estimate.outcome:
         case "equivalent":
-            claim = f"equivalent within ±{margin_percent(run.margin)}"
+            claim = f"equivalent within ±{margin_percent(run.settings.margin)}"
         case "inconclusive":
             claim = "inconclusive"
         case "slower":
@@ -257,7 +257,7 @@ def _agreeing(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:
         case "faster":
             return f"{arm} takes {by}less time than {name} {where}{_figures(judged)}."
         case "equivalent":
-            within = f"within ±{margin_percent(run.margin)}"
+            within = f"within ±{margin_percent(run.settings.margin)}"
             real = f"; {first.remark}" if alone and first.remark else ""
             return f"{arm} is equivalent to {name} {within} {where}{_figures(judged)}{real}."
         case "inconclusive" if alone:
@@ -271,7 +271,7 @@ def _agreeing(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:
         case _:
             verb = "" if first.outcome == "failed" else "was "
             claim = f"{first.claim} {where} {first.qualifier}".rstrip()
-            failed_too = {row.cell for row in run.failures if row.arm == name}
+            failed_too = {row.cell for row in run.course.failures if row.arm == name}
             both = f"{name} and " * ({judgment.cell_id for judgment in judged} <= failed_too)
             return f"{both}{arm} {verb}{claim}: {sentence(first.remark)}"
 
@@ -322,7 +322,7 @@ def _differing(
     phrases = {
         "slower": f"is slower than {name} in",
         "faster": f"takes less time than {name} in",
-        "equivalent": f"is equivalent to {name} within ±{margin_percent(run.margin)} in",
+        "equivalent": f"is equivalent to {name} within ±{margin_percent(run.settings.margin)} in",
         "inconclusive": f"against {name} is inconclusive in",
         "failed": "failed in",
         "not-run": "was not run in",
@@ -338,7 +338,7 @@ def _differing(
 def _others(run: RunComparison, judged: tuple[Verdict, ...], *, said: tuple[Outcome, ...]) -> str:
     """Name the cells missing from the lead."""
     words = {outcome: WORDS[outcome] for outcome in _STILL}
-    words["equivalent"] = f"equivalent within ±{margin_percent(run.margin)}"
+    words["equivalent"] = f"equivalent within ±{margin_percent(run.settings.margin)}"
     parts = [
         f"{words[outcome]} in {_cells(judged, outcome)}"
         for outcome in _STILL
@@ -492,7 +492,7 @@ def split_arms(run: RunComparison) -> frozenset[str]:
     """Return the arms that belong to a 2 × 2 in every cell with a measurement."""
     cells = {one.cell for one in run.comparisons if one.primary is not None}
     corners: dict[str, set[str]] = {}
-    for split in run.decompositions:
+    for split in run.views.decompositions:
         for arm in (split.arm, split.host_arm, split.base, split.base_image):
             corners.setdefault(arm, set()).add(split.cell)
     return frozenset(arm for arm, judged in corners.items() if judged == cells)

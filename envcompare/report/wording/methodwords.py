@@ -129,7 +129,7 @@ def _build(build: TorchBuild) -> str:
 def host_sentences(run: RunComparison) -> tuple[str, ...]:
     """State how well GPUs are tested, and name the software in which the hosts differ."""
     is_on_gpu = any(device != "cpu" for host in run.hosts for device in host.devices.values())
-    return (*(_ONE_GPU,) * is_on_gpu, *difference_sentences(run.host_differences))
+    return (*(_ONE_GPU,) * is_on_gpu, *difference_sentences(run.between_hosts.differences))
 
 
 def difference_sentences(differences: Iterable[HostDifference]) -> tuple[str, ...]:
@@ -151,7 +151,7 @@ def caution_of(run: RunComparison, arm: str, hosts: Iterable[str]) -> str:
     shown = frozenset(hosts)
     by_key = {
         one.key: one.values
-        for one in run.host_differences
+        for one in run.between_hosts.differences
         if one.arm in {arm, run.reference_of(arm)}
         and len({value for host, value in one.values.items() if host in shown}) > 1
     }
@@ -213,21 +213,21 @@ def scope_text(run: RunComparison) -> str:
         return "measured at different times, perhaps on different machines"
     hosts = {cell.host for cell in run.cells}
     where = "on these hosts" if len(hosts) > 1 else "on this host"
-    if run.planned_sessions == 1:
+    if run.settings.planned_sessions == 1:
         return f"{where}, in this run"
     return f"{where}, in {sessions_text(run)}"
 
 
 def sessions_text(run: RunComparison) -> str:
     """Return "3 sessions on 2 days", or "2 of 3 planned sessions on 1 day"."""
-    count = counted(run.sessions, "session")
-    if run.sessions < run.planned_sessions:
-        count = f"{run.sessions} of {run.planned_sessions} planned sessions"
-    return f"{count} on {counted(run.days, 'day')}"
+    count = counted(run.course.sessions, "session")
+    if run.course.sessions < run.settings.planned_sessions:
+        count = f"{run.course.sessions} of {run.settings.planned_sessions} planned sessions"
+    return f"{count} on {counted(run.course.days, 'day')}"
 
 
 def _sessions_sentence(run: RunComparison) -> str:
-    if run.planned_sessions == 1:
+    if run.settings.planned_sessions == 1:
         return ""
     return (
         f"Measured in {sessions_text(run)}. The interval treats all restarts as independent; "
@@ -259,19 +259,19 @@ def level_sentence(run: RunComparison) -> str:
     if not any(one.is_widened and _has_interval(one) for one in deciding):
         return ""
     equal = [one for one in run.compared if _is_equal_by_its_level(one)]
-    if len(equal) == len(deciding) and not run.screen:
+    if len(equal) == len(deciding) and not run.settings.screen:
         return _equal_sentence(run, len(equal)).strip()
-    if run.screen:
+    if run.settings.screen:
         return f"{_screen_sentence(run)}{_equal_sentence(run, len(equal))}"
     text = "The intervals hold at 95 %, widened for repeated checks"
-    if run.planned_comparisons > 1:
+    if run.settings.planned_comparisons > 1:
         levels = {
             margin_percent(one.deciding.level)
             for one in run.compared
             if one.deciding and one.deciding.is_widened and one not in equal
         }
         at = f" (each at {levels.pop()} on its own)" if len(levels) == 1 else ""
-        text += f" and for all {run.planned_comparisons} planned comparisons{at}"
+        text += f" and for all {run.settings.planned_comparisons} planned comparisons{at}"
     return f"{text}.{_equal_sentence(run, len(equal))}"
 
 
@@ -284,7 +284,7 @@ def _is_equal_by_its_level(comparison: Comparison) -> bool:
 def _equal_sentence(run: RunComparison, count: int) -> str:
     """State the confidence of *equivalent*: for each comparison, or for all together."""
     level, error = margin_percent(EQUAL_LEVEL), margin_percent((1 - EQUAL_LEVEL) / 2)
-    if count > 1 and count == run.planned_comparisons:
+    if count > 1 and count == run.settings.planned_comparisons:
         return (
             f" For equivalent environments the intervals hold at {level}: the risk of calling all "
             f"{count} equivalent when one is not is at most {error}."
@@ -298,9 +298,9 @@ def _equal_sentence(run: RunComparison, count: int) -> str:
 def _screen_sentence(run: RunComparison) -> str:
     """State that screening promises less than the default, for more comparisons."""
     return (
-        f"This run screened {counted(run.planned_comparisons, 'comparison')} (--screen, Benjamini "
-        "and Hochberg): of those called slower or faster about 5 % are false at most, and about "
-        "5 % of their intervals miss the truth. Inconclusive intervals hold at 95 % each."
+        f"This run screened {counted(run.settings.planned_comparisons, 'comparison')} (--screen, "
+        "Benjamini and Hochberg): of those called slower or faster about 5 % are false at most, "
+        "and about 5 % of their intervals miss the truth. Inconclusive intervals hold at 95 % each."
     )
 
 
@@ -324,14 +324,14 @@ def guard_cautions(run: RunComparison) -> tuple[str, ...]:
     waiting = (
         (one.cell, f"{one.arm}: {text}; measure on a quieter machine.")
         for one in run.compared
-        if (text := unseen_waiting(one, run.margin))
+        if (text := unseen_waiting(one, run.settings.margin))
     )
     texts = of_cells(run, (*_gaps(run), *drifts, *waiting, *noted), among=len(run.cells))
     return tuple(f"⚠ {text}" for text in texts)
 
 
 def _gaps(run: RunComparison) -> Iterator[tuple[str, str]]:
-    for gap in run.result_gaps:
+    for gap in run.views.result_gaps:
         names = f"{gap.arm} and {run.reference_in(gap.cell)}"
         yield gap.cell, f"{names} give different results: {gap.name} {_apart(gap)}."
 
@@ -432,7 +432,7 @@ def mismatch_sentences(run: RunComparison) -> tuple[str, ...]:
 
 def _changed(run: RunComparison) -> Iterator[str]:
     """State what changed before the run was resumed; restarting a host changes no software."""
-    for identity in run.identity_changes:
+    for identity in run.course.identity_changes:
         if identity.key == BOOT:
             yield (
                 f"{identity.host} was restarted while the run was interrupted: "
@@ -479,7 +479,7 @@ def method_rules(run: RunComparison) -> tuple[tuple[str, str], ...]:
 
 def _stabilising(run: RunComparison) -> str:
     """State the settings under which the work was measured."""
-    if not run.stabilise:
+    if not run.settings.stabilise:
         return "as they are (--no-stabilise)"
     return (
         "fixed allocator thresholds, one hash seed a restart (--stabilise): page faults are rarer "
@@ -533,14 +533,15 @@ def _estimate(run: RunComparison) -> str:
 
 def _stopping(run: RunComparison) -> str:
     """State when a cell is done."""
-    if run.planned_sessions > 1:
-        budget = duration(run.budget_s / run.planned_sessions)
+    if run.settings.planned_sessions > 1:
+        budget = duration(run.settings.budget_s / run.settings.planned_sessions)
         return f"each session measures a cell for {budget}, whatever it shows"
     # a target below half the margin asks for precision, so equivalence does not end the cell
-    inside = "lies inside the margin, or " * (2 * run.target >= run.margin)
+    inside = "lies inside the margin, or " * (2 * run.settings.target >= run.settings.margin)
     return (
-        f"checked {_looks(run)}: each interval has a half-width of {margin_percent(run.target)} "
-        f"or less, {inside}{_far(run)}; or after {duration(run.budget_s)}"
+        f"checked {_looks(run)}: each interval has a half-width of "
+        f"{margin_percent(run.settings.target)} or less, {inside}{_far(run)}; "
+        f"or after {duration(run.settings.budget_s)}"
     )
 
 
@@ -551,7 +552,7 @@ def _stretch_word(cells: Iterable[CellSummary]) -> str:
 
 def _units(run: RunComparison) -> str:
     """State where intervals rest only on restarts."""
-    if run.preset == "strict":
+    if run.settings.preset == "strict":
         return "only restarts are units (preset strict)"
     measured = [one.primary for one in run.compared if one.primary is not None]
     count = sum(one.unit == "restart" for one in measured)
@@ -573,9 +574,9 @@ def _far(run: RunComparison) -> str:
 def _looks(run: RunComparison) -> str:
     """State when the intervals of a cell are checked: at rounds if there are no restarts."""
     if not has_steps(run):
-        return f"after each round, from {max(run.min_restarts, MIN_PROCESSES)} rounds on"
-    doubled = 1 << run.min_restarts.bit_length()  # the next power of 2
-    return f"after {run.min_restarts}, {doubled}, {2 * doubled} … restarts and at the end"
+        return f"after each round, from {max(run.settings.min_restarts, MIN_PROCESSES)} rounds on"
+    doubled = 1 << run.settings.min_restarts.bit_length()  # the next power of 2
+    return f"after {run.settings.min_restarts}, {doubled}, {2 * doubled} … restarts and at the end"
 
 
 def threads_sentence(run: RunComparison) -> str:
@@ -583,10 +584,10 @@ def threads_sentence(run: RunComparison) -> str:
     if not has_steps(run):
         return ""
     besides = " Plain commands run as many as they choose." * has_programs(run)
-    if run.threads is None:
+    if run.settings.threads is None:
         return (
             "as in your own runs (--threads as-run): variables, CPU set and quota of each "
             "environment decide."
         )
-    number = counted(run.threads, "thread")
-    return f"{number} in every environment (--threads {run.threads}).{besides}"
+    number = counted(run.settings.threads, "thread")
+    return f"{number} in every environment (--threads {run.settings.threads}).{besides}"

@@ -335,8 +335,8 @@ def is_control_failed(cell: CellSummary, run: RunComparison) -> bool:
 
 def margin_sentence(run: RunComparison, *, name: str = "The margin") -> str:
     """Name the margin and when it was fixed."""
-    margin = margin_text(run.margin)
-    return f"{name} is {margin}, fixed before the run (preset {visible(run.preset)})."
+    margin = margin_text(run.settings.margin)
+    return f"{name} is {margin}, fixed before the run (preset {visible(run.settings.preset)})."
 
 
 def margin_text(margin: float) -> str:

@@ -64,10 +64,20 @@ def comparison(
     return Comparison(outcome=outcome, primary=primary, **{**known, **fields})  # type: ignore[arg-type]
 
 
+def changed(run: RunComparison, **fields: Any) -> RunComparison:
+    """Return a run with other values for fields of itself or of one of its parts."""
+    for name in ("settings", "course", "between_hosts", "views"):
+        part = getattr(run, name)
+        inner = set(part.__struct_fields__) - set(run.__struct_fields__)
+        changes = {key: fields.pop(key) for key in inner & set(fields)}
+        fields.setdefault(name, msgspec.structs.replace(part, **changes))
+    return msgspec.structs.replace(run, **fields)
+
+
 def run_of(*comparisons: Comparison, **fields: Any) -> RunComparison:
     """Return a run that holds the comparisons and little else."""
     known: dict[str, Any] = {"cells": (), "arms": (), "differences": (), "failures": ()}
-    return msgspec.structs.replace(example(), comparisons=comparisons, **{**known, **fields})
+    return changed(example(), comparisons=comparisons, **{**known, **fields})
 
 
 def headline(*comparisons: Comparison, **fields: Any) -> Headline:
@@ -90,9 +100,7 @@ def on(workload: str, one: Comparison, **fields: Any) -> Comparison:
 
 
 BASE = example()
-BARE = msgspec.structs.replace(
-    BASE, arms=(), differences=(), startup=(), memory=(), failures=(), configuration=""
-)
+BARE = changed(BASE, arms=(), differences=(), startup=(), memory=(), failures=(), configuration="")
 HOSTILE = st.sampled_from(
     [
         "</script><script>alert(1)</script>",
@@ -153,7 +161,7 @@ def random_comparisons(
     primary = draw(random_estimates())
     lean = "slower" if primary.log_ratio > 0 else "faster"
     return Comparison(
-        outcome=judge(primary.low, primary.high, margin=BASE.margin),
+        outcome=judge(primary.low, primary.high, margin=BASE.settings.margin),
         leaning=lean,  # type: ignore[arg-type]
         primary=primary,
         secondary=tuple(draw(random_estimates(metric)) for metric in ("wall", "stretch", "cpu")),
@@ -193,7 +201,7 @@ def runs(draw: st.DrawFn, *, names: st.SearchStrategy[str] = PLAIN) -> RunCompar
                 noise_floor=draw(st.none() | random_estimates()), step_times=tuple(times),
             )
         )  # fmt: skip
-    return msgspec.structs.replace(
+    return changed(
         BARE,
         title=draw(names),
         comparisons=tuple(found),

@@ -26,7 +26,7 @@ from envcompare.analysis.model.profiling import (
     Ledger,
     LedgerPart,
 )
-from tests.data.report.builders import PLAIN, random_estimates, runs
+from tests.data.report.builders import PLAIN, changed, random_estimates, runs
 
 _PARTS = (("gemm", "GEMM"), ("memcpy", "memcpy"), ("idle", "GPU idle"), ("rest", "rest"))
 _BINS = 8
@@ -41,7 +41,7 @@ def rich_runs(draw: st.DrawFn, *, names: st.SearchStrategy[str] = PLAIN) -> RunC
     arms = tuple(dict.fromkeys((run.reference_arm, *(one.arm for one in run.comparisons))))
     cells = tuple(draw(_spread(cell, is_drawn=not place)) for place, cell in enumerate(run.cells))
     first = cells[0]
-    return msgspec.structs.replace(
+    return changed(
         run,
         cells=cells,
         startup=tuple(draw(_startup(first.id, arm)) for arm in arms),
