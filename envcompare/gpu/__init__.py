@@ -170,7 +170,7 @@ def tensor_counters(chip: str, offered: Iterable[str]) -> tuple[str, ...]:
 
 def ncu_name(nvprof_metric: str) -> str:
     """Return the Nsight Compute metric that NVIDIA maps an nvprof metric to; empty if none."""
-    return _names().ncu_name.get(nvprof_metric, "")
+    return _nvprof_names().ncu_name.get(nvprof_metric, "")
 
 
 @functools.cache
@@ -179,7 +179,7 @@ def _table() -> _Table:
 
 
 @functools.cache
-def _names() -> _Names:
+def _nvprof_names() -> _Names:
     return msgspec.json.decode(_data("nvprof_metrics.json"), type=_Names)
 
 
@@ -211,8 +211,15 @@ def roofs_of(device: Device, measured: Sequence[Roofs], *, host: str) -> tuple[R
     """
     table = table_roofs(device, host=host)
     for roofs in measured:
-        if _is_same(device, roofs) and roofs.flops_per_s:
-            return _with_table_peaks(roofs, table)
+        is_same = plain_name(device.name) == plain_name(roofs.device)
+        if device.uuid and roofs.uuid:
+            is_same = device.uuid.removeprefix("GPU-") == roofs.uuid.removeprefix("GPU-")
+        if is_same and roofs.flops_per_s:
+            peaks = {} if isinstance(table, str) else table.flops_per_s
+            added = {name: peak for name, peak in peaks.items() if name not in roofs.flops_per_s}
+            note = f"Taken from the table of peaks, not measured: {', '.join(added)}."
+            whole = replace(roofs, flops_per_s={**roofs.flops_per_s, **added})
+            return whole, note if added else ""
     if isinstance(table, str):
         return None, table
     reason = next((roofs.reason for roofs in measured if roofs.reason), "")
@@ -220,22 +227,19 @@ def roofs_of(device: Device, measured: Sequence[Roofs], *, host: str) -> tuple[R
     return table, f"The roofs were not measured{why}; table values are an upper bound."
 
 
-def _with_table_peaks(measured: Roofs, table: Roofs | str) -> tuple[Roofs, str]:
-    """Add the table's peaks for precisions that were not measured; also return which."""
-    peaks = {} if isinstance(table, str) else table.flops_per_s
-    added = {name: peak for name, peak in peaks.items() if name not in measured.flops_per_s}
-    if not added:
-        return measured, ""
-    note_text = f"Taken from the table of peaks, not measured: {', '.join(added)}."
-    return replace(measured, flops_per_s={**measured.flops_per_s, **added}), note_text
-
-
 def table_roofs(device: Device, *, host: str) -> Roofs | str:
     """Return the table's peaks for a device, or the reason there are none."""
     short = plain_name(device.name)
     rows = [row for row in _peak_rows() if short in (name.lower() for name in row.names)]
     if len(rows) != 1:
-        return _no_peaks_reason(device, short)
+        words = re.split(r"[\s-]", short)
+        variants = [row.name for row in _peak_rows() if row.family.lower() in words]
+        if variants:
+            return (
+                f"“{device.name}” does not say which variant it is ({', '.join(variants)}), and "
+                f"their peaks differ; {_REMEDY}"
+            )
+        return f"the table of peaks does not have “{device.name}”; {_REMEDY}"
     row = rows[0]
     if device.compute_capability and device.compute_capability != row.compute_capability:
         return (
@@ -307,22 +311,6 @@ def device_of(devices: Sequence[Device]) -> Device | str:
     )
 
 
-def _no_peaks_reason(device: Device, short: str) -> str:
-    variants = [row.name for row in _peak_rows() if row.family.lower() in re.split(r"[\s-]", short)]
-    if variants:
-        return (
-            f"“{device.name}” does not say which variant it is ({', '.join(variants)}), and "
-            f"their peaks differ; {_REMEDY}"
-        )
-    return f"the table of peaks does not have “{device.name}”; {_REMEDY}"
-
-
-def _is_same(device: Device, roofs: Roofs) -> bool:
-    if device.uuid and roofs.uuid:
-        return device.uuid.removeprefix("GPU-") == roofs.uuid.removeprefix("GPU-")
-    return plain_name(device.name) == plain_name(roofs.device)
-
-
 def plain_name(name: str) -> str:
     """Return a GPU name without vendor and brand, which not every driver includes."""
     return " ".join(_VENDOR.sub("", name).lower().split())
@@ -330,8 +318,7 @@ def plain_name(name: str) -> str:
 
 @functools.cache
 def _peak_rows() -> tuple[_Row, ...]:
-    text = resources.files("envcompare").joinpath("data/gpu_peaks.json").read_bytes()
-    return msgspec.json.decode(text, type=_Peaks).gpus
+    return msgspec.json.decode(_data("gpu_peaks.json"), type=_Peaks).gpus
 
 
 def has_gpu_work(profile: Profile) -> bool | None:
@@ -430,7 +417,9 @@ class HostGpus(msgspec.Struct, frozen=True, kw_only=True):
         for state in self.states:
             if word == state.uuid or word in state.instances:
                 return state
-            if any(_is_short(word, uuid) for uuid in (state.uuid, *state.instances)):
+            # CUDA_VISIBLE_DEVICES allows a prefix of a UUID
+            uuids = (state.uuid, *state.instances)
+            if word.startswith(("GPU-", "MIG-")) and any(uuid.startswith(word) for uuid in uuids):
                 return state
             if word == str(state.index) and self.is_order_known:
                 return state
@@ -447,11 +436,6 @@ class _Block(msgspec.Struct, frozen=True):
 class _DeviceTable(msgspec.Struct, frozen=True):
     blocks: tuple[_Block, ...]
     names: dict[str, str]
-
-
-def _is_short(text: str, uuid: str) -> bool:
-    """Return whether the text is a prefix of the UUID, which CUDA_VISIBLE_DEVICES allows."""
-    return text.startswith(("GPU-", "MIG-")) and uuid.startswith(text)
 
 
 def driver_version(text: str) -> str | None:
@@ -521,5 +505,4 @@ def gpu_of_pci_id(device_id: str) -> HostGpu:
 
 @functools.cache
 def _device_table() -> _DeviceTable:
-    data = (resources.files("envcompare") / "data" / "pci_gpus.json").read_bytes()
-    return msgspec.json.decode(data, type=_DeviceTable)
+    return msgspec.json.decode(_data("pci_gpus.json"), type=_DeviceTable)

@@ -126,7 +126,6 @@ _NO_TENSOR: Final = re.compile(
 )
 _MATRIX_WORK: Final[frozenset[KernelClass]] = frozenset({"gemm", "attention", "rnn"})
 _PRECISIONS: Final = tuple((name, re.compile(pattern)) for name, pattern in _BY_PRECISION)
-PRECISIONS: Final = tuple(name for name, _ in _BY_PRECISION)
 _CLASSES: Final = tuple((name, re.compile(pattern)) for name, pattern in _BY_CLASS)
 
 
@@ -206,11 +205,6 @@ def precisions(name: str) -> frozenset[str]:
     """Return the precisions that a kernel name mentions, such as FP16; often none."""
     text = name[:_LONGEST].lower()
     return frozenset(precision for precision, pattern in _PRECISIONS if pattern.search(text))
-
-
-def has_ambiguous_half(name: str) -> bool:
-    """Return whether f16 in the name may also mean BF16, as in cuDNN's attention kernels."""
-    return _CUDNN_ATTENTION.search(name[:_LONGEST].lower()) is not None
 
 
 @lru_cache(maxsize=_CACHE)
@@ -313,12 +307,8 @@ _ARCHITECTURE: Final = "kernels.architecture"
 _CHOSEN: Final = (  # a library has several of these and chooses by shape
     _ARCHITECTURE, "kernels.cutlass", "kernels.cudnn",
 )  # fmt: skip
-_BUILDS_SHOWN: Final = 100  # characters of a name
 _REMEDY: Final = "profile both arms with the software of one image"
 GPU: Final = "gpu.name"
-_PRECISION: Final = "kernels.precision"
-_SAME_GPU: Final = "profile both arms on one GPU model"
-_SAME_PRECISION: Final = "profile both arms in one precision, with AMP and TF32 on or off in both"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -427,7 +417,19 @@ def build_differences(
     A kernel name is no evidence against a library with the same version in both fingerprints.
     """
     is_one_gpu = arm.is_on(reference)
-    differences = [] if is_one_gpu is not False else [_of_gpus(reference, arm)]
+    differences = []
+    if is_one_gpu is False:
+        before, after = _model(reference), _model(arm)
+        ran = f"The reference ran on {before} and this arm on {after}"
+        differences.append(
+            _fact_difference(
+                GPU,
+                (before, after),
+                sentence=f"{ran}: a different GPU changes times and the choice of kernels.",
+                evidence=f"{ran}.",
+                remedy="profile both arms on one GPU model",
+            )
+        )
     differences += _of_precisions(reference, arm, is_one_gpu=is_one_gpu is not False)
     # these explain why libraries chose other kernels
     causes = [one.key for one in differences if one.key == GPU or is_one_gpu]
@@ -471,18 +473,6 @@ def _fact_difference(
     )
 
 
-def _of_gpus(reference: Side, arm: Side) -> FactDifference:
-    before, after = _model(reference), _model(arm)
-    ran = f"The reference ran on {before} and this arm on {after}"
-    return _fact_difference(
-        GPU,
-        (before, after),
-        sentence=f"{ran}: a different GPU changes times and the choice of kernels.",
-        evidence=f"{ran}.",
-        remedy=_SAME_GPU,
-    )
-
-
 def _model(side: Side) -> str:
     capabilities = ", ".join(sorted(side.capabilities))
     return ", ".join(sorted(side.gpus)) or f"a GPU of compute capability {capabilities}"
@@ -493,9 +483,15 @@ def _of_precisions(reference: Side, arm: Side, *, is_one_gpu: bool) -> list[Fact
 
     A name is no proof: cuDNN calls its BF16 attention f16 too, and vendors differ in wording.
     """
-    both = [_by_precision(side.names | side.operators) for side in (reference, arm)]
+    # the precisions of each side in their usual order, each with an example
+    both: list[dict[str, str]] = []
+    for side in (reference, arm):
+        names = sorted(side.names | side.operators, reverse=True)
+        examples_of = {kind: name for name in names for kind in precisions(name)}
+        both.append({kind: examples_of[kind] for kind, _ in _PRECISIONS if kind in examples_of})
     open_kinds = {"FP32"}
-    if any(has_ambiguous_half(name) for side in (reference, arm) for name in side.names):
+    every = (name[:_LONGEST].lower() for name in reference.names | arm.names)
+    if any(map(_CUDNN_ATTENTION.search, every)):
         open_kinds |= {"FP16", "BF16"}
     kinds = [found.keys() - open_kinds for found in both]
     if not all(both) or kinds[0] == kinds[1]:
@@ -505,21 +501,15 @@ def _of_precisions(reference: Side, arm: Side, *, is_one_gpu: bool) -> list[Fact
     examples = [name for found in both for kind, name in found.items() if kind in other]
     shown = ", ".join(f"“{_excerpt(name, '')}”" for name in examples[:2])
     hint = _fact_difference(
-        _PRECISION,
+        "kernels.precision",
         (before, after),
         sentence=f"Kernel names suggest {before} in the reference and {after} here; a name is no "
         "proof of the precision.",
         evidence=f"Only one of the arms ran kernels such as {shown}; a name is no proof.",
-        remedy=_SAME_PRECISION,
+        remedy="profile both arms in one precision, with AMP and TF32 on or off in both",
     )
     part_of = "" if is_one_gpu else GPU
     return [replace(hint, fact_class="possible-influence", part_of=part_of)]
-
-
-def _by_precision(names: Iterable[str]) -> dict[str, str]:
-    """Return the precisions mentioned in names, each with an example."""
-    examples = {kind: name for name in sorted(names, reverse=True) for kind in precisions(name)}
-    return {kind: examples[kind] for kind in PRECISIONS if kind in examples}
 
 
 def _listed(words: Iterable[str]) -> str:
@@ -529,21 +519,26 @@ def _listed(words: Iterable[str]) -> str:
 
 def _excerpt(name: str, sign: str) -> str:
     """Return a name; of a long one, the part around the sign."""
-    if len(name) <= _BUILDS_SHOWN:
+    most = 100
+    if len(name) <= most:
         return name
-    start = max(0, min(name.lower().find(sign) - _BUILDS_SHOWN // 2, len(name) - _BUILDS_SHOWN))
-    before, after = "…" * (start > 0), "…" * (start + _BUILDS_SHOWN < len(name))
-    return f"{before}{name[start : start + _BUILDS_SHOWN]}{after}"
+    start = max(0, min(name.lower().find(sign) - most // 2, len(name) - most))
+    before, after = "…" * (start > 0), "…" * (start + most < len(name))
+    return f"{before}{name[start : start + most]}{after}"
 
 
 def _difference(
     sign: _Sign, reference: Side, arm: Side, *, is_one_gpu: bool
 ) -> FactDifference | None:
     before, after = sign.in_any(reference.names), sign.in_any(arm.names)
-    if not before or not after or before == after or _is_same(sign, reference, arm):
+    # both fingerprints have the versions that would explain it, and agree
+    known = [key for key in sign.facts if reference.facts.get(key) and arm.facts.get(key)]
+    is_same = bool(known) and all(reference.facts[key] == arm.facts[key] for key in known)
+    if not before or not after or before == after or is_same:
         return None
     first, second = (", ".join(sorted(tags)) for tags in (before, after))
-    examples = [_example(sign, side.names) for side in (reference, arm)]
+    named = [next(n for n in sorted(side.names) if sign.of(n)) for side in (reference, arm)]
+    examples = [_excerpt(name, min(sign.of(name))) for name in named]
     meaning = (is_one_gpu and sign.meaning_on_one_gpu) or sign.meaning
     difference = _fact_difference(
         sign.key,
@@ -553,24 +548,8 @@ def _difference(
         evidence=f"Kernel names such as “{examples[0]}” and “{examples[1]}” suggest {meaning}.",
         remedy=_REMEDY,
     )
-    if _is_proof(sign, before, after):
+    # no single build can have launched both, whatever algorithms it chose
+    sure, others = before - {_UNSURE}, after - {_UNSURE}
+    if sign.key not in _CHOSEN and sure and others and not sure & others:
         return difference
     return replace(difference, fact_class="possible-influence")
-
-
-def _example(sign: _Sign, names: Iterable[str]) -> str:
-    name = next(one for one in sorted(names) if sign.of(one))
-    return _excerpt(name, min(sign.of(name)))
-
-
-def _is_proof(sign: _Sign, before: set[str], after: set[str]) -> bool:
-    """Return whether no single build can have launched both, whatever algorithms it chose."""
-    if sign.key in _CHOSEN:
-        return False
-    return bool(before - {_UNSURE} and after - {_UNSURE}) and not before & after - {_UNSURE}
-
-
-def _is_same(sign: _Sign, reference: Side, arm: Side) -> bool:
-    """Return whether both fingerprints have the versions that would explain it, and agree."""
-    known = [key for key in sign.facts if reference.facts.get(key) and arm.facts.get(key)]
-    return bool(known) and all(reference.facts[key] == arm.facts[key] for key in known)

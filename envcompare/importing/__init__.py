@@ -36,13 +36,10 @@ from envcompare.run_folder.results import RunFolder, new_run_id
 from envcompare.text import counted, shell_text
 from envcompare.transport import file_sha256
 
-_NO_LAUNCHES = ("launch_count", "missing")  # in a trace with counters of profiler ranges
 COPY_LIMIT_BYTES = 256 * 2**20
 _HOST = "imported"
-_WORKLOAD = "workload"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 _LONGEST_NAME = 100
-_AN_ARM = "an environment, as in --env docker or --env gpu01-docker"
 _A_WORKLOAD = "a workload, as in --workload resnet50"
 _NO_DESIGN = Design(
     preset="default", margin=0.02, target=0.01, budget_s=0, min_restarts=0, threads=0
@@ -69,14 +66,9 @@ class _File:
     secret: str = ""  # name of a secret in it
 
     @property
-    def size_bytes(self) -> int:
-        """Return the size."""
-        return self.state.st_size
-
-    @property
     def is_large(self) -> bool:
-        """Return whether it is too large to be copied."""
-        return self.size_bytes > COPY_LIMIT_BYTES
+        # too large to be copied
+        return self.state.st_size > COPY_LIMIT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +131,12 @@ class Import:
         RunFolderError if the folder cannot be read or written, or another process writes into it.
         """
         for path in self.files:
-            _refuse_irregular(path)
+            if what := irregular(path):
+                raise ConfigError(
+                    f"{path} is not a regular file",
+                    details=what,
+                    hint="write the output to a file, and import that",
+                )
         if self.into is None:
             return self._imported()
         # opened before it is locked, so that only run folders get a lock
@@ -152,11 +149,19 @@ class Import:
         known = [record for record in place.records if record.arm == self.arm]
         requested = [_file(self.tool, path) for path in self.files]
         files, lines = self._new_files(known, requested)
-        names = self._free_names(known)
+        taken = {record.name for record in known}
+        stem = f"imported-{self.tool}"
+        numbered = (f"{stem}-{number}" for number in itertools.count(2))
+        names = (name for name in itertools.chain([stem], numbered) if name not in taken)
         # Passes over the same launches make one profile; else each file is a profile.
         groups = [files] * bool(files) if self.tool in SEVERAL else [(file,) for file in files]
         additions = [self._addition(place.cell, group, next(names)) for group in groups]
-        changed = self._changed_records(known, {file.sha256 for file in requested})
+        digests = {file.sha256 for file in requested}
+        changed = [  # imported again with another number of steps
+            replace(record, steps=self.steps)
+            for record in known
+            if self.steps and record.steps != self.steps and digests & {*record.sha256.values()}
+        ]
         sentences = [_sentence(addition.record) for addition in additions]
         restatements = [
             f"{record.arm}: {record.name} now covers {counted(record.steps or 0, 'step')}"
@@ -176,10 +181,22 @@ class Import:
 
         Raises ConfigError for an unusable name, RunFolderError for an unreadable run.
         """
-        _check_name(self.arm, _AN_ARM)
+        _check_name(self.arm, "an environment, as in --env docker or --env gpu01-docker")
         if self.into is None:
             cell = _cell(self.workload)
-            return _Place(run=_with_reference(self._new_run(cell), self.reference), cell=cell)
+            run = RunRecord(
+                run_id=new_run_id(),
+                created=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
+                seed=0,
+                tool_version=__version__,
+                tool_commit=tool_commit(),
+                command_line=self.command_line,
+                design=_NO_DESIGN,
+                arms=(replace(_arm(self.arm), is_reference=True),),
+                cells=(cell,),
+                controller={"python": platform.python_version(), "system": platform.platform()},
+            )
+            return _Place(run=_with_reference(run, self.reference), cell=cell)
         folder = RunFolder.open(self.into)
         files = read_files(folder)  # fails early if no report can be made
         run = folder.read_run()
@@ -187,25 +204,16 @@ class Import:
         if cell not in run.cells:
             run = replace(run, cells=(*run.cells, cell))
         if all(arm.id != self.arm for arm in run.arms):
-            _refuse_like(self.arm, run)
+            for arm in run.arms:
+                if arm.id.casefold() == self.arm.casefold():  # one file on such a disk
+                    raise ConfigError(
+                        f"{self.arm} differs from {arm.id} only in case",
+                        hint=f"use --env {arm.id}, or another name",
+                    )
             run = replace(run, arms=(*run.arms, _arm(self.arm)))
         run = _with_reference(run, self.reference)
         records = tuple(record for record in files.profiles if record.cell == cell.id)
         return _Place(run=run, cell=cell, folder=folder, records=records)
-
-    def _new_run(self, cell: CellRecord) -> RunRecord:
-        return RunRecord(
-            run_id=new_run_id(),
-            created=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
-            seed=0,
-            tool_version=__version__,
-            tool_commit=tool_commit(),
-            command_line=self.command_line,
-            design=_NO_DESIGN,
-            arms=(replace(_arm(self.arm), is_reference=True),),
-            cells=(cell,),
-            controller={"python": platform.python_version(), "system": platform.platform()},
-        )
 
     def _target_cell(self, run: RunRecord) -> CellRecord:
         """Return the requested cell; an imported run gets a new cell for a new name."""
@@ -217,9 +225,8 @@ class Import:
             return _cell(self.workload)
         if len(fitting) == 1:
             return fitting[0]
-        several = "several cells of the run match"
         raise ConfigError(
-            several if fitting else f"the run has no {wanted}",
+            "several cells of the run match" if fitting else f"the run has no {wanted}",
             details=f"its cells are {', '.join(cell.id for cell in run.cells)}",
             hint="name one with --cell",
         )
@@ -240,25 +247,15 @@ class Import:
             files.append(file)
         return tuple(files), messages
 
-    def _free_names(self, known: list[ProfileRecord]) -> Iterator[str]:
-        """Yield unused record names."""
-        taken = {record.name for record in known}
-        name = f"imported-{self.tool}"
-        names = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
-        return (name for name in names if name not in taken)
-
-    def _changed_records(
-        self, known: list[ProfileRecord], digests: set[str]
-    ) -> list[ProfileRecord]:
-        """Return the records of files imported again with another number of steps."""
-        requested = [record for record in known if digests & set(record.sha256.values())]
-        steps = self.steps
-        return [replace(r, steps=steps) for r in requested if steps and r.steps != steps]
-
     def _addition(self, cell: CellRecord, files: tuple[_File, ...], name: str) -> _Addition:
         """Read files into a record; raises ProfileError if they differ or cannot be trusted."""
         profile = read(self.tool, tuple(file.path for file in files))
-        files = tuple(map(self._search_secret, files))
+        files = tuple(
+            dataclasses.replace(file, secret=secret_in(file.path))
+            if self.is_copied and not file.is_large
+            else file
+            for file in files
+        )
         kept = _kept_names(files)
         record = ProfileRecord(
             host=cell.host,
@@ -272,16 +269,11 @@ class Import:
         )
         return _Addition(files=files, record=record)
 
-    def _search_secret(self, file: _File) -> _File:
-        """Return the file with the name of its secret, if it is to be kept."""
-        is_kept = self.is_copied and not file.is_large
-        return dataclasses.replace(file, secret=secret_in(file.path) if is_kept else "")
-
     def _remarks(self, place: _Place, file: _File) -> Iterator[str]:
         """Yield that a file is not kept, or that another arm has the same file."""
         if file.is_large and self.is_copied:
-            sizes = f"{file.size_bytes / 2**20:.0f} MiB, above {COPY_LIMIT_BYTES / 2**20:.0f} MiB"
-            yield f"{file.path.name} is not copied: {sizes}"
+            size_mib, limit_mib = file.state.st_size / 2**20, COPY_LIMIT_BYTES / 2**20
+            yield f"{file.path.name} is not copied: {size_mib:.0f} MiB, above {limit_mib:.0f} MiB"
         if file.secret:
             yield f"{file.path.name} is not copied: it holds {file.secret}, which may be a secret"
         twins = (record.arm for record in place.records if file.sha256 in record.sha256.values())
@@ -335,16 +327,6 @@ class Import:
         return folder
 
 
-def _refuse_irregular(path: Path) -> None:
-    what = irregular(path)
-    if what:
-        raise ConfigError(
-            f"{path} is not a regular file",
-            details=what,
-            hint="write the output to a file, and import that",
-        )
-
-
 def _file(tool: Tool, path: Path) -> _File:
     try:
         with opened(path):
@@ -396,7 +378,7 @@ def _arm(name: str) -> ArmRecord:
 
 
 def _cell(workload: str | None) -> CellRecord:
-    name = _WORKLOAD if workload is None else workload
+    name = "workload" if workload is None else workload
     _check_name(name, _A_WORKLOAD)
     return CellRecord(id=f"{_HOST}/{name}/default", host=_HOST, workload=name)
 
@@ -420,18 +402,7 @@ def _with_reference(run: RunRecord, name: str | None) -> RunRecord:
 
 
 def _is_timed(run: RunRecord) -> bool:
-    """Return whether the run has timed arms."""
     return any(arm.is_timed for arm in run.arms)
-
-
-def _refuse_like(name: str, run: RunRecord) -> None:
-    """Refuse a name that a case-insensitive disk would confuse with another arm."""
-    for arm in run.arms:
-        if arm.id.casefold() == name.casefold():
-            raise ConfigError(
-                f"{name} differs from {arm.id} only in case",
-                hint=f"use --env {arm.id}, or another name",
-            )
 
 
 def _check_name(name: str, what: str) -> None:
@@ -472,7 +443,9 @@ def _sentence(record: ProfileRecord) -> str:
     operators = len(profile.operators)
     hiding = hidden_graphs(profile)
     missing = () if hiding else profile.quantities
-    ranges = [row.scope for row in missing if (row.name, row.status) == _NO_LAUNCHES]
+    # a trace with counters of profiler ranges has no launches
+    without = ("launch_count", "missing")
+    ranges = [row.scope for row in missing if (row.name, row.status) == without]
     counts = [f"counters of {scope}" for scope in ranges]
     counts += [launch_text(profile.kernels)] * bool(profile.kernels and not ranges)
     counts += [f"hidden kernels of {graphs_of(hiding)}"] if hiding else []
