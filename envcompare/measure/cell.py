@@ -639,9 +639,21 @@ class QuietGate:
         finally:  # a wait that was interrupted is a part of the whole too
             seconds = time.monotonic() - began
             self.waited_s += seconds
-            self._note(worst, seconds=seconds, is_quiet=seen is None)
+            self._waiting.note(
+                "waited",
+                text=f"waited {seconds:.0f} s for a quiet machine: {_reading_text(worst)}",
+                values={
+                    "seconds": seconds,
+                    "pressure_percent": worst.pressure,
+                    "tasks": worst.load,
+                    "is_quiet": seen is None,
+                },
+            )
         if seen is not None:
-            self._give_up(worst)
+            self._is_open = True
+            text = f"the machine stayed busy for the {self.waited_s:.0f} s that were waited"
+            remedy = "measure at a quieter time, or raise --quiet-pressure and --quiet-load"
+            self._caution(f"{text} ({_reading_text(worst)}): {remedy}")
 
     def _look(self) -> Reading | None:
         """Return what was seen where the host is busy, None where it is not."""
@@ -654,24 +666,6 @@ class QuietGate:
         most = design.quiet_load if design.quiet_load is not None else seen.cpus + 1
         under_pressure = seen.pressure is not None and seen.pressure > design.quiet_pressure
         return under_pressure or seen.load + to_come >= most
-
-    def _note(self, worst: Reading, *, seconds: float, is_quiet: bool) -> None:
-        self._waiting.note(
-            "waited",
-            text=f"waited {seconds:.0f} s for a quiet machine: {_reading_text(worst)}",
-            values={
-                "seconds": seconds,
-                "pressure_percent": worst.pressure,
-                "tasks": worst.load,
-                "is_quiet": is_quiet,
-            },
-        )
-
-    def _give_up(self, worst: Reading) -> None:
-        self._is_open = True
-        text = f"the machine stayed busy for the {self.waited_s:.0f} s that were waited"
-        remedy = "measure at a quieter time, or raise --quiet-pressure and --quiet-load"
-        self._caution(f"{text} ({_reading_text(worst)}): {remedy}")
 
     @property
     def _waiting(self) -> CellContext:

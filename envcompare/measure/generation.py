@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from envcompare.errors import InterruptedRunError
-from envcompare.measure import Generated, Hello, Profiled, Ran, shuffled
+from envcompare.measure import Generated, Hello, Ran, shuffled
 from envcompare.measure.cell import CellContext
 from envcompare.measure.limits import (
     BLOCK_S,
@@ -32,7 +32,6 @@ from envcompare.measure.limits import (
     Settling,
     SlowerBlock,
     block_limit_s,
-    expected_block_s,
     has_quota,
     limit_s,
     longest_wait_s,
@@ -151,11 +150,9 @@ class Generation:
         return self.context.design.threads or 1
 
     @property
-    def _can_hold(self) -> bool:
-        hellos = self.workers.roster.hellos
-        design = self.context.design
-        is_wanted = design.same_cpu and design.threads == 1
-        return is_wanted and have_like_cpus(hellos[arm] for arm in self.workers.arms)
+    def _block_limit_s(self) -> float:
+        """Return how long to wait for a block; one of more than one step was calibrated."""
+        return self.context.turn_limit_s(max(BLOCK_S, MIN_STEPS * self._first_step_s))
 
     def run(self) -> None:
         """Run all that follows `begin`; an arm that fails ends the generation for every arm.
@@ -201,13 +198,74 @@ class Generation:
         return all_s
 
     def _run_marked(self, rounds_s: float) -> None:
-        of_arms = {arm: self._steps_of(arm) for arm in self.workers.arms}
-        self.marked_s = self.marking.run(
-            self.workers, restart=self.restart, steps=of_arms, step_s=self.tuning.step_s,
-            rounds_s=rounds_s, order=self._order, holds=self._holds,
-            calibration=self.tuning.calibration,
-            turn=lambda arm, number: self._turn(arm, f"marked {number}"),
-        )  # fmt: skip
+        """Run marked rounds for their share of the time, `rounds_s` being that of the others.
+
+        The first one is discarded: the profiler starts in it.
+        """
+        began = time.monotonic()
+        context, arms = self.context, self.workers.arms
+        wanted_s = min(rounds_s * self.marking.share / (1 - _MARKED_SHARE), context.remaining_s)
+        steps = {arm: max(1, self._steps_of(arm) // _FEWER_STEPS) for arm in arms}
+        most = max(steps.values(), default=1)
+        number, round_s = _WARMUP, most * self.tuning.step_s * len(arms)
+        while self.marking.share and self.workers.arms == arms:
+            spent_s = time.monotonic() - began
+            if spent_s + round_s > wanted_s:
+                if not self.marking.is_settled:
+                    what = f"a round of {counted(most, 'step')} in each arm"
+                    text = f"{what} takes {round_s:.1f} s: give a longer --budget"
+                    context.note("not-marked", text=text)
+                self.marking.is_settled = True
+                break
+            blocks = self._marked_round(number, steps)
+            for place, (arm, phases) in enumerate(blocks.items() if number >= 0 else ()):
+                block = MarkedBlock(
+                    cell=context.cell,
+                    arm=arm,
+                    restart=self.restart,
+                    generation=0,
+                    round=number,
+                    order=place,
+                    k=steps[arm],
+                    phases=phases,
+                    calibration=self.tuning.calibration,
+                )
+                context.recorder.sample(block)
+            round_s = time.monotonic() - began - spent_s
+            self.marking.is_settled |= number >= 0
+            number += 1
+        self.marked_s = time.monotonic() - began
+
+    def _marked_round(self, number: int, steps: Mapping[str, int]) -> dict[str, _Phases]:
+        """Return what each arm took, nothing where one could not tell: then no arm is marked."""
+        most = max(steps.values(), default=1)
+        longest_s = block_limit_s(limit_s(_MARKED_START_S, most, self.tuning.step_s))
+        by_arm: dict[str, _Phases] = {}
+        cpu = OWN_CPU if self._holds else None
+        for arm in self._order(f"marked {number}"):
+            ask = partial(
+                Worker.profile,
+                kind=MARKED,
+                steps=steps[arm],
+                out="",
+                limit_s=longest_s,
+                cpu=cpu,
+                turn=self._turn(arm, f"marked {number}"),
+            )
+            reply = self.workers.ask(arm, ask)
+            if reply is None:
+                return {}
+            cpu = reply.cpu if self._holds else None
+            self.marking.reason = reply.reason
+            try:
+                if not reply.reason:
+                    by_arm[arm] = msgspec.convert(reply.values.get("parts"), _Phases)
+            except msgspec.ValidationError as error:
+                self.marking.reason = f"what {arm} answered is not understood: {error}"
+            if self.marking.reason:
+                self.context.note("not-marked", arm=arm, text=self.marking.reason)
+                return {}
+        return by_arm
 
     def _can_measure(self) -> bool:
         return self.tuning.steps is not None and self.context.reference in self.workers.arms
@@ -372,11 +430,10 @@ class Generation:
     def _loop(self, purpose: str) -> dict[str, Ran]:
         """Return a long, discarded turn of each arm."""
         cpu = OWN_CPU if self._holds else None
-        limit_s = self.context.turn_limit_s(expected_block_s(self._first_step_s))
         found: dict[str, Ran] = {}
         for arm in self._order(purpose):
             steps = self._steps_in_loop(arm, LOOP_S)
-            ran = self.workers.ask(arm, _steps(steps, limit_s, cpu=cpu))
+            ran = self.workers.ask(arm, _steps(steps, self._block_limit_s, cpu=cpu))
             self._done[arm] += steps
             if ran is not None:
                 found[arm] = ran
@@ -446,15 +503,16 @@ class Generation:
 
     def _run_round(self, number: int) -> None:
         cpu = OWN_CPU if self._holds else None
-        can_hold = self._can_hold
+        design, hellos = self.context.design, self.workers.roster.hellos
+        can_hold = design.same_cpu and design.threads == 1
+        can_hold = can_hold and have_like_cpus(hellos[arm] for arm in self.workers.arms)
         warmup_s = _GPU_WARMUP_S if self.context.has_gpu else _WARMUP_S
         is_warmup = number == _WARMUP
         blocks: dict[str, Ran] = {}
         for order, arm in enumerate(self._order(f"round {number}")):
-            limit_s = self.context.turn_limit_s(expected_block_s(self._first_step_s))
             steps = self._steps_in_loop(arm, warmup_s) if is_warmup else self._steps_of(arm)
             turn = self._turn(arm, str(number))
-            ran = self.workers.ask(arm, _steps(steps, limit_s, cpu=cpu, turn=turn))
+            ran = self.workers.ask(arm, _steps(steps, self._block_limit_s, cpu=cpu, turn=turn))
             if ran is None:
                 self.context.note("round-dropped", arm=arm, text=f"round {number}")
                 return
@@ -479,8 +537,10 @@ class Generation:
     def _checked(self, block: Block) -> Block:
         """Return the block, marked as dropped where its times cannot be true."""
         roster = self.workers.roster
-        cpus = _cpu_count(roster.hellos.get(block.arm))
-        fault = roster.clocks.fault(block, cpus=cpus, may_wait=roster.context.is_line)
+        hello = roster.hellos.get(block.arm)
+        cpus = ((hello.fingerprint if hello else None) or {}).get("cpu.affinity")
+        count = len(cpus) if isinstance(cpus, tuple) else None  # None: it did not tell
+        fault = roster.clocks.fault(block, cpus=count, may_wait=roster.context.is_line)
         if not fault:
             return block
         roster.context.note("round-dropped", arm=block.arm, text=f"round {block.round}: {fault}")
@@ -578,122 +638,15 @@ def _too_short(arm: str, step_s: float) -> Failure | None:
     )
 
 
-def _cpu_count(hello: Hello | None) -> int | None:
-    """Return how many CPUs a worker may use, None where it did not tell."""
-    cpus = ((hello.fingerprint if hello else None) or {}).get("cpu.affinity")
-    return len(cpus) if isinstance(cpus, tuple) else None
-
-
 @dataclass(slots=True)
 class Marking:
     """The marked rounds of a cell; one reason why steps cannot be marked ends them for all arms."""
 
     is_wanted: bool
     reason: str = ""
-    _is_settled: bool = False  # a round that counts has run, or it was said that none has room
+    is_settled: bool = False  # a round that counts has run, or it was said that none has room
 
     @property
     def share(self) -> float:
         """Return which share of the measuring of a restart is for marked rounds."""
         return _MARKED_SHARE if self.is_wanted and not self.reason else 0.0
-
-    def run(  # noqa: PLR0913 — what is marked, how long the rest took, and in which order
-        self,
-        workers: CellWorkers,
-        *,
-        restart: int,
-        steps: Mapping[str, int],
-        step_s: float,
-        rounds_s: float,
-        order: Callable[[str], tuple[str, ...]],
-        holds: bool,
-        calibration: int,
-        turn: Callable[[str, int], Turn],
-    ) -> float:
-        """Run marked rounds for their share of the time, `rounds_s` being that of the others.
-
-        The first one is discarded: the profiler starts in it. Return the seconds that all took.
-        """
-        began = time.monotonic()
-        wanted_s = min(rounds_s * self.share / (1 - _MARKED_SHARE), workers.context.remaining_s)
-        marked = {arm: max(1, one // _FEWER_STEPS) for arm, one in steps.items()}
-        most = max(marked.values(), default=1)
-        longest_s = block_limit_s(limit_s(_MARKED_START_S, most, step_s))
-        arms, number, round_s = workers.arms, -1, most * step_s * len(workers.arms)
-        while self.share and workers.arms == arms:
-            spent_s = time.monotonic() - began
-            if spent_s + round_s > wanted_s:
-                self._note_room(workers.context, most, round_s)
-                break
-            arms_in_order = order(f"marked {number}")
-            blocks = self._round(
-                workers, arms_in_order, marked, longest_s, number, holds=holds, turn=turn
-            )
-            for place, (arm, phases) in enumerate(blocks.items() if number >= 0 else ()):
-                block = MarkedBlock(
-                    cell=workers.context.cell,
-                    arm=arm,
-                    restart=restart,
-                    generation=0,
-                    round=number,
-                    order=place,
-                    k=marked[arm],
-                    phases=phases,
-                    calibration=calibration,
-                )
-                workers.context.recorder.sample(block)
-            round_s = time.monotonic() - began - spent_s
-            self._is_settled |= number >= 0
-            number += 1
-        return time.monotonic() - began
-
-    def _note_room(self, context: CellContext, steps: int, round_s: float) -> None:
-        """Say once why nothing is marked, where not one round that counts has found room."""
-        if self._is_settled:
-            return
-        self._is_settled = True
-        what = f"a round of {counted(steps, 'step')} in each arm"
-        text = f"{what} takes {round_s:.1f} s: give a longer --budget"
-        context.note("not-marked", text=text)
-
-    def _round(  # noqa: PLR0913 — what is marked, in which order and how the turns are kept
-        self,
-        workers: CellWorkers,
-        order: tuple[str, ...],
-        steps: Mapping[str, int],
-        limit_s: float,
-        number: int,
-        *,
-        holds: bool,
-        turn: Callable[[str, int], Turn],
-    ) -> dict[str, _Phases]:
-        """Return what each arm took, nothing where one could not tell: then no arm is marked."""
-        by_arm: dict[str, _Phases] = {}
-        cpu = OWN_CPU if holds else None
-        for arm in order:
-            reply = workers.ask(arm, _marked(steps[arm], limit_s, cpu=cpu, turn=turn(arm, number)))
-            if reply is None:
-                return {}
-            cpu = reply.cpu if holds else None
-            phases = self._read(arm, reply)
-            if phases is None:
-                workers.context.note("not-marked", arm=arm, text=self.reason)
-                return {}
-            by_arm[arm] = phases
-        return by_arm
-
-    def _read(self, arm: str, reply: Profiled) -> _Phases | None:
-        if not reply.reason:
-            try:
-                return msgspec.convert(reply.values.get("parts"), _Phases)
-            except msgspec.ValidationError as error:
-                self.reason = f"what {arm} answered is not understood: {error}"
-                return None
-        self.reason = reply.reason
-        return None
-
-
-def _marked(
-    steps: int, limit_s: float, *, cpu: int | None, turn: Turn
-) -> Callable[[Worker], Profiled]:
-    return lambda worker: worker.profile(MARKED, steps, out="", limit_s=limit_s, cpu=cpu, turn=turn)

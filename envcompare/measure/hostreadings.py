@@ -37,7 +37,7 @@ from envcompare.errors import (
     StillRunningError,
     WorkloadError,
 )
-from envcompare.measure import Hello, Ran, shuffled
+from envcompare.measure import Ran, shuffled
 from envcompare.measure.cell import CellContext, failure_of, started, warmed_up
 from envcompare.measure.limits import limit_s
 from envcompare.measure.worker import Worker
@@ -301,8 +301,10 @@ class EnergyPass:
                     self._start(arm, stack)
             if not self._workers:
                 return
+            # one round where steps are so long that two take minutes
+            lasting_s = sum(max(self.block_s, step_s) for step_s in self._step_s.values())
+            rounds = ROUNDS if ROUNDS * lasting_s <= _BUDGET_S else 1
             with self.sampling():
-                rounds = self._rounds()
                 for number, arm in missing:
                     if number < rounds and arm in self._workers:
                         self.context.check_interruption()
@@ -320,11 +322,6 @@ class EnergyPass:
         if hello.device == "cuda":
             self._step_s[arm] = warmed_up(self.context, worker)
             self._workers[arm] = worker
-
-    def _rounds(self) -> int:
-        """Return how many rounds are run: one where steps are so long that two take minutes."""
-        lasting_s = sum(max(self.block_s, step_s) for step_s in self._step_s.values())
-        return ROUNDS if ROUNDS * lasting_s <= _BUDGET_S else 1
 
     def _take(self, number: int, arm: str) -> None:
         """Run steps of an arm until they have lasted for a block, and keep it."""
@@ -349,7 +346,7 @@ class EnergyPass:
     def _surviving(self, arm: str) -> AbstractContextManager[None]:
         """Note why an arm has no further blocks."""
         what = "no further energy was measured"
-        return surviving(self.context, arm, what=what, drop=lambda: self._drop(arm))
+        return _surviving(self.context, arm, what=what, drop=lambda: self._drop(arm))
 
     def _drop(self, arm: str) -> None:
         """End the worker of an arm: what still runs would be taken for the power of others."""
@@ -404,7 +401,12 @@ def sampling(
     If the body raises, its readings are kept first.
     """
     sampled = Sampling(reason="" if command else NO_GPU)
-    sampler = _start_sampler(transport, command, sampled) if command else None
+    sampler = None
+    if command:
+        try:
+            sampler = _Sampler(transport.spawn(command))
+        except EnvcompareError as error:
+            sampled.reason = f"the GPU was not sampled: {error.brief}"
     try:
         yield sampled
     finally:
@@ -436,14 +438,6 @@ def gpu_readings(cell: str, lines: list[_Line]) -> Iterator[GpuReading]:
                 throttling=tuple(line.throttling for line in piece),
                 utilization_percent=tuple(line.utilization_percent for line in piece),
             )
-
-
-def _start_sampler(transport: Transport, command: Command, sampled: Sampling) -> _Sampler | None:
-    try:
-        return _Sampler(transport.spawn(command))
-    except EnvcompareError as error:
-        sampled.reason = f"the GPU was not sampled: {error.brief}"
-        return None
 
 
 @dataclass(slots=True)
@@ -606,7 +600,13 @@ class AccuracyPass:
         self.context.check_interruption()
         spec = self.context.untimed_spec(arm)
         worker, hello = stack.enter_context(started(lambda: self.launch(arm), spec))
-        training = _Training(worker=worker, steps_per_epoch=_steps_per_epoch(hello))
+        if not hello.steps_per_epoch:
+            raise WorkloadError(
+                "the workload does not tell how many steps an epoch has",
+                hint="set `steps_per_epoch` in its `load`",
+                phase="data",
+            )
+        training = _Training(worker=worker, steps_per_epoch=hello.steps_per_epoch)
         self._training[arm] = training  # from now on it is killed where it does not answer
         worker.send_begin(self._seed("model", restart) % 2**31, 0)
         training.first_step_ns = training.longest_step_ns = worker.await_begin().first_step_ns
@@ -624,7 +624,9 @@ class AccuracyPass:
             ran = training.worker.run(k, training.limit_s(k))
             times_ns += ran.wall_ns
             training.longest_step_ns = max(training.longest_step_ns, sum(ran.wall_ns) // k)
-            waits_ns.append(_outside_ns(ran))
+            # a CPU that others held; a stop by a quota is the environment's own
+            others_ns = None if ran.wait_ns is None else ran.wait_ns - (ran.throttled_ns or 0)
+            waits_ns.append(None if others_ns is None else max(0, others_ns))
             steps -= k
         known_ns = [wait for wait in waits_ns if wait is not None]
         evaluated = training.worker.evaluate(training.limit_s(training.steps_per_epoch))
@@ -651,7 +653,7 @@ class AccuracyPass:
     def _surviving(self, arm: str) -> AbstractContextManager[None]:
         """Note why an arm is trained no further."""
         what, drop = "it was trained no further", partial(self._drop, arm)
-        return surviving(self.context, arm, what=what, drop=drop, event="training-failed")
+        return _surviving(self.context, arm, what=what, drop=drop, event="training-failed")
 
     def _drop(self, arm: str) -> None:
         self._failed.add(arm)
@@ -659,23 +661,8 @@ class AccuracyPass:
             self._training.pop(arm).worker.kill()
 
 
-def _outside_ns(ran: Ran) -> int | None:
-    """Return the wait for a CPU that others held; a stop by a quota is the environment's own."""
-    return None if ran.wait_ns is None else max(0, ran.wait_ns - (ran.throttled_ns or 0))
-
-
-def _steps_per_epoch(hello: Hello) -> int:
-    if not hello.steps_per_epoch:
-        raise WorkloadError(
-            "the workload does not tell how many steps an epoch has",
-            hint="set `steps_per_epoch` in its `load`",
-            phase="data",
-        )
-    return hello.steps_per_epoch
-
-
 @contextmanager
-def surviving(
+def _surviving(
     context: CellContext,
     arm: str,
     *,

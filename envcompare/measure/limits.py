@@ -171,14 +171,6 @@ def block_limit_s(expected_s: float) -> float:
     return max(MIN_BLOCK_LIMIT_S, _SLOWEST_BLOCK * expected_s)
 
 
-def expected_block_s(first_step_s: float) -> float:
-    """Return what a block may be expected to take, seen from the first step of a generation.
-
-    A block of more than the fewest steps was calibrated.
-    """
-    return max(BLOCK_S, MIN_STEPS * first_step_s)
-
-
 def too_long(arm: str, begun: Generated, budget_s: float) -> Failure | None:
     """Refuse a first step that takes longer than the whole budget of a cell."""
     step_s = begun.first_step_ns / 1e9
@@ -247,19 +239,17 @@ class ClockWatch:
         With `may_wait`, a long step without CPU time, such as a checkpoint, is no fault.
         """
         wall_ns = sum(block.wall_ns)
-        fault = _impossible(block, wall_ns, cpus) or self._backwards(block)
+        fault = _impossible(block, wall_ns, cpus)
+        end_ns = self._ends_ns.get(block.arm)
+        if not fault and end_ns is not None and block.t0_ns < end_ns:
+            back_s = (end_ns - block.t0_ns) / 1e9
+            fault = f"its clock went back by {back_s:.3g} s since the last block"
         if not fault and not may_wait:
             fault = self._stood_still(block, wall_ns)
         self._ends_ns[block.arm] = block.t0_ns + max(0, wall_ns)
         if not fault:
             self._steps_ns.setdefault(block.arm, []).append(wall_ns / block.k)
         return fault
-
-    def _backwards(self, block: Block) -> str:
-        end_ns = self._ends_ns.get(block.arm)
-        if end_ns is None or block.t0_ns >= end_ns:
-            return ""
-        return f"its clock went back by {(end_ns - block.t0_ns) / 1e9:.3g} s since the last block"
 
     def _stood_still(self, block: Block, wall_ns: int) -> str:
         """Find a block that is long beyond reason, and neither computed nor waited for a CPU.

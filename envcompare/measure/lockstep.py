@@ -123,11 +123,22 @@ class Lockstep:
         self.context.note("stopped", text=reason)
         if self._tuning.settling.is_seen:
             self.context.note("caution", text=PAUSE_CAUTION)
-        if reason == "budget":
-            self._note_small_budget()
+        if reason != "budget":
+            return
+        design, restarts = self.context.design, self.readings.restarts
+        spent_s = design.budget_s + self.context.budget.given_s - self.context.remaining_s
+        missing = max(0, design.min_restarts - restarts)
+        caution = small_budget_caution(
+            design.budget_s,
+            restarts=restarts,
+            least=design.min_restarts,
+            needed_s=spent_s + missing * restart_s(self._costs or Costs(launch_s=0.0)),
+        )
+        if caution:
+            self.context.note("caution", text=caution)
 
-    def overtime_s(self) -> float:
-        """Return what the cell takes beyond its budget now, to have the least of restarts."""
+    def take_overtime(self) -> float:
+        """Return the seconds that the cell takes beyond its budget, for the least of restarts."""
         design = self.context.design
         missing = design.min_restarts - self.readings.restarts
         if self._costs is None or design.restarts is not None:
@@ -140,6 +151,7 @@ class Lockstep:
         )
         if more_s:
             self._overtime_s += more_s
+            self.context.budget.give(more_s)
             text = f"takes {more_s:.0f} s more than its budget of {design.budget_s:.3g} s"
             needed = f"{counted(missing, 'more restart')} needed for a verdict"
             self.context.note("note", text=f"{text}: {needed}")
@@ -186,19 +198,6 @@ class Lockstep:
             is_launched=is_launched,
             overtime_s=self._overtime_left_s,
         )
-
-    def _note_small_budget(self) -> None:
-        design, restarts = self.context.design, self.readings.restarts
-        spent_s = design.budget_s + self.context.budget.given_s - self.context.remaining_s
-        missing = max(0, design.min_restarts - restarts)
-        caution = small_budget_caution(
-            design.budget_s,
-            restarts=restarts,
-            least=design.min_restarts,
-            needed_s=spent_s + missing * restart_s(self._costs or Costs(launch_s=0.0)),
-        )
-        if caution:
-            self.context.note("caution", text=caution)
 
     def run_restart(self, pool: WorkerPool) -> None:
         """Run the next restart with the workers of a launch, and give them back.
@@ -308,17 +307,14 @@ class Lockstep:
     def measuring_s(self, costs: Costs, *, spent_s: float, is_first: bool) -> float:
         """Return for how long the restart that runs is to measure, `spent_s` of it are over."""
         plan = self._plan(costs, spent_s=spent_s)
-        if is_first and self._is_planned_aloud():
+        is_quick = self.context.design.preset == "quick"
+        # a launch on a GPU takes seconds: say how many restarts fit
+        if is_first and self.context.has_gpu and is_quick and self.restart == 0:
             left_s, missing = self.context.remaining_s + costs.launch_s, self._min_restarts
             budget_s = self.context.design.budget_s
             text = plan_text(plan, costs, remaining_s=left_s, budget_s=budget_s, missing=missing)
             self.context.note("calibrated", text=text, values={"planned_restarts": plan.restarts})
         return plan.measuring_s * (1 - self.marking.share)
-
-    def _is_planned_aloud(self) -> bool:
-        """Tell whether to say how many restarts fit: a launch on a GPU takes seconds."""
-        is_quick = self.context.design.preset == "quick"
-        return self.context.has_gpu and is_quick and self.restart == 0
 
 
 @dataclass(slots=True)
@@ -465,7 +461,7 @@ class Turns:
             reasons = [(cell, cell.why_done()) for cell in live]
             done = [(cell, why) for cell, why in reasons if why not in (None, "budget")]
             spent = [(cell, why) for cell, why in reasons if why == "budget"]
-            if not done and sum(_take_overtime(cell) for cell, _ in spent) > 0:
+            if not done and sum(cell.take_overtime() for cell, _ in spent) > 0:
                 continue
             for cell, why in done or spent[-1:]:
                 assert why is not None
@@ -487,7 +483,10 @@ class Turns:
             is_timed=any(cell.launches.are_due for cell in cells),
         )
         try:
-            for cell in self._in_order(cells, restart):
+            by_name = {cell.context.cell: cell for cell in cells}
+            context = cells[0].context
+            seed = derive_seed(context.seed, "cells", context.host, restart)
+            for cell in (by_name[name] for name in shuffled(tuple(by_name), seed)):
                 with cell.context.budget.counting():
                     self.turn(cell, pool)
                 left_s = cell.context.remaining_s
@@ -499,12 +498,6 @@ class Turns:
                 cell.end_restart(pool.exits_ns, exits_s=exits_s)
         finally:
             pool.kill()
-
-    def _in_order(self, cells: Sequence[Lockstep], restart: int) -> list[Lockstep]:
-        by_name = {cell.context.cell: cell for cell in cells}
-        context = cells[0].context
-        seed = derive_seed(context.seed, "cells", context.host, restart)
-        return [by_name[name] for name in shuffled(tuple(by_name), seed)]
 
 
 def _parts_s(cells: Sequence[Lockstep]) -> tuple[float, ...]:
@@ -524,9 +517,3 @@ def _give(cells: Sequence[Lockstep], seconds: float) -> None:
     """Give each of these cells an equal part of it; less than nothing is taken from them."""
     for cell in cells:
         cell.context.budget.give(seconds / len(cells))
-
-
-def _take_overtime(cell: Lockstep) -> float:
-    more_s = cell.overtime_s()
-    cell.context.budget.give(more_s)
-    return more_s

@@ -147,17 +147,14 @@ class ProfilePass:
                 # the reference is begun in any case: it tells the GPU, and how many steps fit
                 if self._hello is None or any(self._is_missing(arm, kind) for kind in INSIDE):
                     self._look_inside(arm)
-            self._look_at_control()
+            # of the control only what helpers use, where chance alone differs from the reference
+            control = self.context.control
+            if self._helpers and control in self.context.arms and self._is_missing(control, "host"):
+                self._look_inside(control, ("host",))
             for kind in self.host.toolbox.passes:
                 for arm in self.arms:
                     if self._is_missing(arm, kind):
                         self._look_around(arm, kind)
-
-    def _look_at_control(self) -> None:
-        """Measure what helpers use in the control, where only chance differs from the reference."""
-        control = self.context.control
-        if self._helpers and control in self.context.arms and self._is_missing(control, "host"):
-            self._look_inside(control, ("host",))
 
     def decline(self, arms: tuple[str, ...], lacks: Lacking) -> None:
         """Keep for every pass of these arms, but those there are, why there will be none."""
@@ -346,7 +343,13 @@ class ProfilePass:
                 except NothingTracedError as error:
                     if raw:
                         raw.unlink()
-                    raise _explained(error, profiler.explain(said)) from error
+                    complaint = profiler.explain(said)  # what it said outside its report
+                    if complaint is None:
+                        raise
+                    details = f"{error.details}; {complaint.details}"
+                    raise NothingTracedError(
+                        error.brief, details=details, hint=complaint.hint
+                    ) from error
 
     def _written(self, arm: str, name: str, most_bytes: int) -> Path | None:
         """Bring the file that a worker wrote here, where it is not too large."""
@@ -454,14 +457,6 @@ def failed(error: EnvcompareError, profiler: Profiler | None = None) -> Lacking:
         hint = complaint.hint if complaint and details else error.hint
         problem = Problem(brief=error.brief, details=details, hint=hint)
     return Lacking(why="failed", problem=problem)
-
-
-def _explained(error: NothingTracedError, complaint: Problem | None) -> NothingTracedError:
-    """Return the error with what the tool said outside its report."""
-    if complaint is None:
-        return error
-    details = f"{error.details}; {complaint.details}"
-    return NothingTracedError(error.brief, details=details, hint=complaint.hint)
 
 
 def _without_secret(raw: Path | None) -> tuple[Path | None, Lacking | None]:

@@ -423,23 +423,6 @@ class ProcessPass:
             self.context.note("caution", text=f"the measure {name} {_SLOW}")
         if failure is not None:
             self._fail(arm, failure)
-        return self._process_run(arm, order, done, real_ns=real_ns)
-
-    def _take_seen(self, arm: str, done: _Finished) -> Failure | None:
-        """Keep what the first process of an arm loaded, and what its launcher found.
-
-        Return why the arm must end if this is other software than before an interruption.
-        """
-        looked = self._looks.get(arm)
-        if not self._is_of_lines or done.fingerprint.get(READ) is not None:
-            self._looks.pop(arm, None)
-        if looked is None or not done.fingerprint:
-            return None
-        seen = {**looked, **done.fingerprint}
-        changed = self.context.recorder.fingerprint(arm, seen, taken="step")
-        return self.roster.refused(arm, changed)
-
-    def _process_run(self, arm: str, order: int, done: _Finished, *, real_ns: int) -> ProcessRun:
         return ProcessRun(
             cell=self.context.cell,
             arm=arm,
@@ -455,6 +438,20 @@ class ProcessPass:
             values=done.values,
             status="failed" if done.is_late or done.exit_code else "ok",
         )
+
+    def _take_seen(self, arm: str, done: _Finished) -> Failure | None:
+        """Keep what the first process of an arm loaded, and what its launcher found.
+
+        Return why the arm must end if this is other software than before an interruption.
+        """
+        looked = self._looks.get(arm)
+        if not self._is_of_lines or done.fingerprint.get(READ) is not None:
+            self._looks.pop(arm, None)
+        if looked is None or not done.fingerprint:
+            return None
+        seen = {**looked, **done.fingerprint}
+        changed = self.context.recorder.fingerprint(arm, seen, taken="step")
+        return self.roster.refused(arm, changed)
 
     def _failure(self, worker: Worker, done: _Finished, limit_s: float) -> Failure | None:
         """Say why a process gave no time; None for one that ended well or as the budget did."""

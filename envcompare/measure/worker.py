@@ -350,12 +350,10 @@ class Worker:
                 details="that is far longer than it took before, or than it may take",
                 hint=f"{hint}; if it needs that long, raise --budget" if op in _LATE else hint,
             )
-        if not _is_last(line):
+        if line not in {_END, _TOO_MANY, _LOG_FULL} and len(line) <= LINE_LIMIT_BYTES:
             self._bound(op, line)
             return self._decode(op, kind, line)
         self._lines.put(line)  # nothing is read after it, and the next call must not wait
-        if line == _LOG_FULL:
-            raise self._talkative(op)
         raise self._ended(op) if line == _END else self._flood(op, line)
 
     def _next_line(self, limit_s: float, check: Callable[[], None] | None) -> bytes | None:
@@ -406,7 +404,14 @@ class Worker:
             )
 
     def _flood(self, op: str, line: bytes) -> WorkloadError:
-        """Say what was not read to its end."""
+        """Say what was not read to its end, or that no more of what it writes is kept."""
+        if line == _LOG_FULL:
+            return self._fault(
+                "process",
+                f"it wrote more than {LOG_LIMIT_BYTES >> 20} MiB to its log during `{op}`",
+                details="the log of each worker is kept in the run folder, up to that size",
+                hint=f"read {self.log_name} in the run folder, and print less in each step",
+            )
         most = f"a line of more than {LINE_LIMIT_BYTES >> 20} MiB"
         what = "lines that nobody asked for" if line == _TOO_MANY else most
         return self._fault(
@@ -414,15 +419,6 @@ class Worker:
             f"it wrote {what} during `{op}`",
             details="envcompare reads one short line for each request",
             hint=_BREAKS,
-        )
-
-    def _talkative(self, op: str) -> WorkloadError:
-        """Say that no more of what it writes is kept."""
-        return self._fault(
-            "process",
-            f"it wrote more than {LOG_LIMIT_BYTES >> 20} MiB to its log during `{op}`",
-            details="the log of each worker is kept in the run folder, up to that size",
-            hint=f"read {self.log_name} in the run folder, and print less in each step",
         )
 
     def _decode(self, op: str, kind: type[_T], line: bytes) -> _T:
@@ -516,14 +512,11 @@ class Worker:
                 self._lines.put(_TOO_MANY if is_flood else line)
                 if is_flood or len(line) > LINE_LIMIT_BYTES:
                     self._dies.wait()  # until then, what follows stays in the pipe
-                    self._discard()
+                    # docker does not remove a container while what it writes waits for its client
+                    while self._process.stdout.read(_CHUNK_BYTES):
+                        pass
                     return
         self._lines.put(_END)
-
-    def _discard(self) -> None:
-        # docker does not remove a container while what it writes waits for its client
-        while self._process.stdout.read(_CHUNK_BYTES):
-            pass
 
     def _keep_log(self) -> None:
         """Read to the end, whatever can be kept: a pipe that is full would stop the worker."""
@@ -551,11 +544,6 @@ class Worker:
     def _close_stdin(self) -> None:
         with suppress(OSError, ValueError):
             self._process.stdin.close()
-
-
-def _is_last(line: bytes) -> bool:
-    """Tell whether a line is where a worker ended, or reading it was given up."""
-    return line in {_END, _TOO_MANY, _LOG_FULL} or len(line) > LINE_LIMIT_BYTES
 
 
 def _make_room(log: Path) -> None:

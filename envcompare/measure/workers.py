@@ -177,10 +177,7 @@ class WorkerPool:
 
     def kill(self) -> None:
         """Kill what is still alive, all of it whatever one of them raises; safe to repeat."""
-        with ExitStack() as killing:
-            for worker in self._workers.values():
-                killing.callback(worker.kill)
-            self._workers.clear()
+        _kill(self._workers)
 
 
 @dataclass(slots=True)
@@ -310,19 +307,15 @@ class CellWorkers:
         arms = tuple(arm for arm in self.arms if arm not in self.roster.looked_after_steps)
         for arm in arms:
             self.tell(arm, Worker.send_facts)
-        answers = self._last_facts(arms) if is_last else self.collect(arms, Worker.await_facts)
+        answers: dict[str, Found] = {} if is_last else self.collect(arms, Worker.await_facts)
+        for arm in arms if is_last else ():
+            with suppress(WorkloadError, TransportError):
+                answers[arm] = self._workers[arm].await_facts()
         for arm, answer in answers.items():
             hello = replace(self.roster.hellos[arm], fingerprint=answer.fingerprint)
             self.roster.hellos[arm] = hello
             self.roster.looked_after_steps.add(arm)
             self._keep(arm, answer.fingerprint, taken="step")
-
-    def _last_facts(self, arms: tuple[str, ...]) -> dict[str, Found]:
-        answers = {}
-        for arm in arms:
-            with suppress(WorkloadError, TransportError):
-                answers[arm] = self._workers[arm].await_facts()
-        return answers
 
     def give_back(self) -> None:
         """Let every worker end its work for this cell, and give it back."""
@@ -336,10 +329,7 @@ class CellWorkers:
 
     def kill(self) -> None:
         """Kill what is still alive, all of it whatever one of them raises; safe to repeat."""
-        with ExitStack() as killing:
-            for worker in self._workers.values():
-                killing.callback(worker.kill)
-            self._workers.clear()
+        _kill(self._workers)
 
     def _take_hello(self, arm: str, hello: Hello) -> None:
         context, known = self.context, self.roster.hellos.get(arm)
@@ -525,6 +515,13 @@ def _training_steps(hello: Hello, step_s: float, *, design: Design) -> int:
     if hello.steps_per_epoch is None or not isinstance(epochs, int):
         return steps
     return max(1, min(steps, hello.steps_per_epoch * epochs - 1))  # the first step is done already
+
+
+def _kill(workers: dict[str, Worker]) -> None:
+    with ExitStack() as killing:
+        for worker in workers.values():
+            killing.callback(worker.kill)
+        workers.clear()
 
 
 def _work_of(hello: Hello) -> Values:

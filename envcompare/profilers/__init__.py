@@ -340,8 +340,15 @@ def export_report(
 
     `complaint` explains a missing report. Raises the errors of `Profiler.export`.
     """
-    _take_report(quarantine, run, files, complaint)
     tool = run.tool
+    place, _, folder = run.folder.rpartition("/")
+    names = (files.report, *((files.unfinished,) if tool.importer else ()))
+    if not any(name and quarantine.take(place, folder, name) for name in names):
+        raise NothingTracedError(
+            f"{tool.name} left no report",
+            details=(complaint and complaint.details) or "no reason given",
+            hint=complaint.hint if complaint else READ_LOG,
+        )
     words = (tool.program, quarantine.folder, tool.importer)
     variables = (("LC_ALL", "C"), ("TMPDIR", quarantine.folder))
     command = Command(argv=("sh", "-c", files.script, "sh", *words), env=variables)
@@ -355,19 +362,6 @@ def export_report(
     return Exported(
         report=quarantine.written(files.report), export=quarantine.written(files.export)
     )
-
-
-def _take_report(
-    quarantine: Quarantine, run: ProfilerRun, files: ReportFiles, complaint: Problem | None
-) -> None:
-    place, _, folder = run.folder.rpartition("/")
-    names = (files.report, *((files.unfinished,) if run.tool.importer else ()))
-    if not any(name and quarantine.take(place, folder, name) for name in names):
-        raise NothingTracedError(
-            f"{run.tool.name} left no report",
-            details=(complaint and complaint.details) or "no reason given",
-            hint=complaint.hint if complaint else READ_LOG,
-        )
 
 
 def convert_answer(values: dict[str, Any], kind: type[_T], *, what: str) -> _T:

@@ -73,7 +73,10 @@ for folder in /proc/[0-9]*; do
 done 2>/dev/null
 exit 0
 """
-_HELPER_LINE = re.compile(r"(\S+) ([0-9]+) ([0-9]+) ([0-9]+) ([0-9,]+) ([0-9]+) ([0-9]+)")
+_HELPER_LINE = re.compile(
+    r"(?P<name>\S+) (?P<pid>[0-9]+) (?P<parent>[0-9]+) (?P<began>[0-9]+) (?P<threads>[0-9,]+) "
+    r"(?P<exact_ns>[0-9]+) (?P<ticked_ns>[0-9]+)"
+)
 
 
 class _Counter(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +121,8 @@ class HostCounters:
 def _quantity(name: str, counter: _Counter, *, steps: int) -> Quantity:
     """Return a counter as a quantity; without kernel time it has a separate name."""
     unit, source = _SOURCES.get(name, ("events", _PERF))
+    reason = counter.reason or _SILENT
+    why = f"{reason}; try: {counter.hint}" if counter.hint else reason
     rule: Rule = "maximum" if name in _PEAKS else "sum"
     whose = f"{steps} steps, all threads of the worker"
     space = "" if counter.has_kernel else "user space only, for lack of permission"
@@ -130,15 +135,8 @@ def _quantity(name: str, counter: _Counter, *, steps: int) -> Quantity:
         source=source,
         scope="; ".join(filter(None, parts)),
         status="missing" if counter.value is None else "ok",
-        reason=_why(counter),
+        reason=why if counter.value is None else "",
     )
-
-
-def _why(counter: _Counter) -> str:
-    if counter.value is not None:
-        return ""
-    reason = counter.reason or _SILENT
-    return f"{reason}; try: {counter.hint}" if counter.hint else reason
 
 
 class HelperProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,22 +163,10 @@ def list_helpers(transport: Transport, names: Sequence[str]) -> tuple[HelperProc
         lines = shell(transport, _LIST_HELPERS, " ".join(names)).stdout.splitlines()
     except CommandTimeoutError:
         return None
-    listed = [_helper(words) for line in lines if (words := _HELPER_LINE.fullmatch(line))]
+    words = filter(None, map(_HELPER_LINE.fullmatch, lines))
+    listed = [msgspec.convert(one.groupdict(), HelperProcess, strict=False) for one in words]
     name_of = {one.pid: one.name for one in listed}
     return tuple(one for one in listed if name_of.get(one.parent) != one.name)
-
-
-def _helper(words: re.Match[str]) -> HelperProcess:
-    name, pid, parent, began, threads, exact_ns, ticked_ns = words.groups()
-    return HelperProcess(
-        name=name,
-        pid=int(pid),
-        parent=int(parent),
-        began=int(began),
-        threads=threads,
-        exact_ns=int(exact_ns),
-        ticked_ns=int(ticked_ns),
-    )
 
 
 def used_ns(

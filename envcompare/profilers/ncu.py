@@ -145,7 +145,16 @@ class Ncu:
         tool = find_tool(transport, _SEARCH, name=NAME, missing=_MISSING, root=self.root)
         if isinstance(tool, Check) or not compute_capability:
             return tool
-        return _with_metrics(transport, tool, compute_capability)
+        chip = chip_of(compute_capability)
+        argv = (tool.program, "--query-metrics", *(("--chips", chip) if chip else ()))
+        hint = f"run {tool.program} --query-metrics there by hand"
+        answer = ask(transport, Command(argv=argv), what=tool.program, hint=hint)
+        if isinstance(answer, Check):
+            return answer
+        offered = offered_metrics(answer.stdout if answer.succeeded else "")
+        metrics = choose(compute_capability, ncu_version=tool.version, offered=offered)
+        by_pass = {MEMORY.name: metrics.memory, FLOPS.name: metrics.flops}
+        return replace(tool, metrics=by_pass, reason=metrics.reason)
 
     def wrap(self, tool: Tool, kind: Pass, *, folder: str) -> ProfilerRun | Check:
         """Return how to start ncu for a pass, with the options that this version has."""
@@ -178,20 +187,6 @@ class Ncu:
         if not details and not hint:
             return None
         return Problem(brief=f"{NAME} reported a problem", details=details, hint=hint or READ_LOG)
-
-
-def _with_metrics(transport: Transport, tool: Tool, compute_capability: str) -> Tool | Check:
-    """Query the metrics for the GPU: ncu fails on an unknown metric."""
-    chip = chip_of(compute_capability)
-    argv = (tool.program, "--query-metrics", *(("--chips", chip) if chip else ()))
-    hint = f"run {tool.program} --query-metrics there by hand"
-    answer = ask(transport, Command(argv=argv), what=tool.program, hint=hint)
-    if isinstance(answer, Check):
-        return answer
-    offered = offered_metrics(answer.stdout if answer.succeeded else "")
-    metrics = choose(compute_capability, ncu_version=tool.version, offered=offered)
-    by_pass = {MEMORY.name: metrics.memory, FLOPS.name: metrics.flops}
-    return replace(tool, metrics=by_pass, reason=metrics.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,10 +224,10 @@ def choose(
 
 def _why_not(compute_capability: str, ncu_version: str) -> str:
     """Return why Nsight Compute cannot read the counters of this GPU; empty if it can."""
-    major = _major(compute_capability)
+    major = re.fullmatch(r"(\d+)\.\d+", compute_capability)
     if major is None:
         return f"the compute capability of the GPU is unknown (found {compute_capability!r})"
-    if major < 7:
+    if int(major[1]) < 7:
         return (
             f"Nsight Compute dropped compute capability {compute_capability} (Pascal and older) in "
             "2020.1; use nvprof"
@@ -243,11 +238,6 @@ def _why_not(compute_capability: str, ncu_version: str) -> str:
             "use 2025.2 or older"
         )
     return ""
-
-
-def _major(compute_capability: str) -> int | None:
-    match = re.fullmatch(r"(\d+)\.\d+", compute_capability)
-    return int(match[1]) if match else None
 
 
 def _release(ncu_version: str) -> tuple[int, int]:

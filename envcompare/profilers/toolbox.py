@@ -99,23 +99,16 @@ class Toolbox:
             return _ON_CPU
         if requested.is_counting and self.choice == "trace":
             return _NOT_REQUESTED
-        tool = self._tool(name, compute_capability)
-        run = (
-            tool
-            if isinstance(tool, Check)
-            else self.profilers[name].wrap(tool, requested, folder=folder)
-        )
+        profiler, key = self.profilers[name], (name, compute_capability)
+        if key not in self._tools:
+            self._tools[key] = profiler.discover(self.transport, compute_capability)
+        tool = self._tools[key]
+        run = tool if isinstance(tool, Check) else profiler.wrap(tool, requested, folder=folder)
         if isinstance(run, ProfilerRun) and requested.is_counting:
             run = self._with_rights(run, environment)
         if isinstance(run, Check):
             return Lacking(why="not-usable", problem=Problem(brief=run.reason, hint=run.hint))
         return run
-
-    def _tool(self, name: str, compute_capability: str) -> Tool | Check:
-        key = name, compute_capability
-        if key not in self._tools:
-            self._tools[key] = self.profilers[name].discover(self.transport, compute_capability)
-        return self._tools[key]
 
     def _with_rights(self, run: ProfilerRun, environment: str) -> ProfilerRun | Check:
         """Return the run with the capabilities to read counters, or a failed check."""

@@ -459,7 +459,7 @@ def test_cell_takes_more_than_its_budget_where_that_gives_a_verdict(
     lives = bool(Turns([lockstep])._share_budget())
     assert lockstep.context.budget.left_s == pytest.approx(left_s + more_s)
     assert lives is (more_s > 0)
-    assert lockstep.overtime_s() == 0
+    assert lockstep.take_overtime() == 0
 
 
 @pytest.mark.parametrize(("screen", "alpha"), [(False, 0.05 / 9), (True, 0.05)])
