@@ -483,10 +483,7 @@ class Turns:
             is_timed=any(cell.launches.are_due for cell in cells),
         )
         try:
-            by_name = {cell.context.cell: cell for cell in cells}
-            context = cells[0].context
-            seed = derive_seed(context.seed, "cells", context.host, restart)
-            for cell in (by_name[name] for name in shuffled(tuple(by_name), seed)):
+            for cell in self._in_order(cells, restart):
                 with cell.context.budget.counting():
                     self.turn(cell, pool)
                 left_s = cell.context.remaining_s
@@ -498,6 +495,12 @@ class Turns:
                 cell.end_restart(pool.exits_ns, exits_s=exits_s)
         finally:
             pool.kill()
+
+    def _in_order(self, cells: Sequence[Lockstep], restart: int) -> list[Lockstep]:
+        by_name = {cell.context.cell: cell for cell in cells}
+        context = cells[0].context
+        seed = derive_seed(context.seed, "cells", context.host, restart)
+        return [by_name[name] for name in shuffled(tuple(by_name), seed)]
 
 
 def _parts_s(cells: Sequence[Lockstep]) -> tuple[float, ...]:

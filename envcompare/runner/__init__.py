@@ -287,7 +287,14 @@ class SizeCheck:
                 context.check_interruption()
                 fits[arm] = self._search(context, arm)
         answered = {arm: values for arm, values in fits.items() if values is not None}
-        _require_known(answered)
+        if not any("largest" in values for values in answered.values()):
+            reasons = [f"{arm}: {values.get('reason', '')}" for arm, values in answered.items()]
+            raise WorkloadError(
+                "the largest batch is not known in any arm",
+                details="; ".join(reasons),
+                hint="run the workload without --search: its log then has the whole error",
+                phase="setup",
+            )
         if why_none := _first_reason(answered, min(self._sizes)):
             raise WorkloadError(
                 f"no size can be measured: {why_none}",
@@ -344,19 +351,6 @@ def _work(cell: Cell) -> tuple[object, ...]:
     """Return the common key of the cells of a search."""
     others = tuple(one for one in cell.parameters if one[0] != BATCH)
     return cell.host, cell.workload.name, cell.within, others
-
-
-def _require_known(fits: Mapping[str, Mapping[str, Scalar]]) -> None:
-    """Raise WorkloadError if the search failed in every arm."""
-    if any("largest" in values for values in fits.values()):
-        return
-    reasons = [f"{arm}: {values.get('reason', '')}" for arm, values in fits.items()]
-    raise WorkloadError(
-        "the largest batch is not known in any arm",
-        details="; ".join(reasons),
-        hint="run the workload without --search: its log then has the whole error",
-        phase="setup",
-    )
 
 
 def _fit_text(arm: str, fit: Fit | str) -> str:

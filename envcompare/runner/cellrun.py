@@ -6,7 +6,7 @@ Cells that share launches are started together, measured in turns, and ended one
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -143,7 +143,12 @@ class CellRun:
         if self._unusable:
             return None
         context = self._context = self._make_context()
-        roster = self._roster = self._make_roster(context)
+        noted = (event for event in reversed(self.prior_events) if "code" in event.values)
+        roster = self._roster = Roster(
+            context,
+            before={event.arm: event.values for event in noted},
+            allow_mismatch=self.job.experiment.allow_mismatch,
+        )
         if self.cell.workload.whole is not None:
             return None
         self._why_skipped = self._why_not(context)
@@ -266,23 +271,18 @@ class CellRun:
         """Read power and clocks of the host's GPUs during a pass; without a GPU nothing runs."""
         command = None
         if self.session.has_gpu:
-            command = sampler_command(self._plain_interpreter, self.session.workloads)
+            plain = (  # the interpreter of an arm that the host has too
+                ready.prepared.interpreter
+                for ready in self.session.arms.values()
+                if environment(ready.arm.environment).traits.software == "venv"
+            )
+            command = sampler_command(next(plain, "python3"), self.session.workloads)
         with sampling(
             self.session.transport, command, cell=self.cell.id, keep=self._recorder.sample
         ) as sampled:
             yield
         if command and sampled.reason:
             context.note("note", text=sampled.reason)
-
-    @property
-    def _plain_interpreter(self) -> str:
-        """Return the interpreter of an arm that the host has too; else the host's `python3`."""
-        plain = (
-            ready.prepared.interpreter
-            for ready in self.session.arms.values()
-            if environment(ready.arm.environment).traits.software == "venv"
-        )
-        return next(plain, "python3")
 
     def _note_again(self, context: CellContext) -> None:
         """Record the events of the arms again: only those since the last start of a cell count."""
@@ -401,15 +401,6 @@ class CellRun:
         self.job.folder.write_roofs(roofs)
         if roofs.reason:
             self.job.display.say(f"  {self.cell.id}: {roofs.reason}")
-
-    def _make_roster(self, context: CellContext) -> Roster:
-        """Return the arms with their work before an interruption."""
-        noted = (event for event in reversed(self.prior_events) if "code" in event.values)
-        return Roster(
-            context,
-            before={event.arm: event.values for event in noted},
-            allow_mismatch=self.job.experiment.allow_mismatch,
-        )
 
     def _make_context(self) -> CellContext:
         parameters = dict(self.cell.parameters)
@@ -582,12 +573,6 @@ def run_cells(job: Job, runs: Iterable[CellRun], *, ended: set[str]) -> None:
         raise
 
 
-def give_up(job: Job, cell: Cell, error: TransportError) -> None:
-    """Record that a cell is not measured, since its host is unreachable."""
-    job.fail("cell-failed", error, phase="connect", host=cell.host, cell=cell.id)
-    job.end_cell(cell, "unreachable", error.brief)
-
-
 @dataclass(slots=True, kw_only=True)
 class _Group:
     job: Job
@@ -603,7 +588,10 @@ class _Group:
             self.job.note("cell-started", host=run.cell.host, cell=run.cell.id)
             self._wait_for_turn(run)
         timed = [(run, lockstep) for run in self.runs if (lockstep := self._prepare(run))]
-        self._show_all_folders()
+        # a worker serves all these cells, so it sees the folders of all
+        shown = tuple(dict.fromkeys(mount for run in self.unended for mount in run.folders.shown))
+        for run in self.unended:
+            run.folders.shown = shown
         left = self._measure_in_turns(timed)
         for run in self.unended:
             ending = self._survives(run, run.finish)
@@ -622,12 +610,6 @@ class _Group:
         if run.cell.workload.whole is None:
             self.job.note("turn", host=run.cell.host, cell=run.cell.id, text="waits for its turn")
 
-    def _show_all_folders(self) -> None:
-        """Let a worker see the folders of all its cells, since it serves them all."""
-        shown = tuple(dict.fromkeys(mount for run in self.unended for mount in run.folders.shown))
-        for run in self.unended:
-            run.folders.shown = shown
-
     def _measure_in_turns(self, timed: list[tuple[CellRun, Lockstep]]) -> StillRunningError | None:
         """Measure all cells; return the error if something keeps computing on the host.
 
@@ -644,7 +626,10 @@ class _Group:
         cells = [lockstep for _, lockstep in timed]
         try:
             Turns(cells, turn=take_turn).measure()
-            _measure_startup([cell for cell in cells if cell.stopped_by in REASONS])
+            # again for cells that were decided after too few restarts
+            decided = [cell.launches for cell in cells if cell.stopped_by in REASONS]
+            if decided and decided[0].context.design.has_startup:
+                StartupPass(decided).measure_warm()
         except InterruptedRunError:
             raise
         except EnvcompareError as error:
@@ -687,9 +672,3 @@ class _Group:
         run.close()
         self.job.end_cell(run.cell, state, text)
         self.ended.add(run.cell.id)
-
-
-def _measure_startup(decided: Sequence[Lockstep]) -> None:
-    """Launch again for cells that were decided after too few restarts."""
-    if decided and decided[0].context.design.has_startup:
-        StartupPass([cell.launches for cell in decided]).measure_warm()

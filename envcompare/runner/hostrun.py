@@ -42,7 +42,7 @@ from envcompare.run_folder import since_session, standing, standing_samples
 from envcompare.run_folder.records import ArmRecord, Design, Event, Sample, Scalar
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import Job
-from envcompare.runner.cellrun import CellRun, give_up, run_cells, sharing
+from envcompare.runner.cellrun import CellRun, run_cells, sharing
 from envcompare.stack import Progress
 from envcompare.transport.hosts import HostSpec
 
@@ -244,21 +244,18 @@ class HostRun:
 
     def _measure(self, turns: KernelTurns) -> None:
         with turns.measuring(self.kernel):
-            self._measure_until_lost()
-
-    def _measure_until_lost(self) -> None:
-        if self._lock.is_shared:  # its use under the other name has ended
-            self._take_lock(self.session)
-        while True:
-            try:
-                self._run_cells()
-            except TransportError as error:
-                self.job.interruption.check()
-                if not self._is_back(error):
-                    self._give_up(error)
+            if self._lock.is_shared:  # its use under the other name has ended
+                self._take_lock(self.session)
+            while True:
+                try:
+                    self._run_cells()
+                except TransportError as error:
+                    self.job.interruption.check()
+                    if not self._is_back(error):
+                        self._give_up(error)
+                        return
+                else:
                     return
-            else:
-                return
 
     def _run_cells(self) -> None:
         cells = frozenset(cell.id for cell in self._left)
@@ -378,7 +375,8 @@ class HostRun:
             self.job.note("caution", host=self.label, text=text)
             self.job.display.say(f"  {text}")
         for cell in self._left:
-            give_up(self.job, cell, error)
+            self.job.fail("cell-failed", error, phase="connect", host=cell.host, cell=cell.id)
+            self.job.end_cell(cell, "unreachable", error.brief)
 
     def survives(self, act: Callable[[], None]) -> bool:
         """Act on the host; record an error that ends its use."""
@@ -478,16 +476,12 @@ def _prepare_host(
     identify(session, job.experiment.data)
     if session.wheels:
         job.note("wheels", host=session.host.label, text=session.wheels.sentence)
-    job.note("host-ready", host=session.host.label, values=_unused_gpus(session))
-
-
-def _unused_gpus(session: HostSession) -> dict[str, Scalar]:
-    """Return what a run notes about GPUs that are present but must not be used."""
+    values: dict[str, Scalar] = {}
     unused = session.unused_gpus
-    if unused is None or not unused.is_expected:
-        return {}
-    names = ", ".join(one.name for one in unused.gpus)
-    return {"gpu.unused": names or "its name is not known", "gpu.driver": unused.driver}
+    if unused is not None and unused.is_expected:
+        names = ", ".join(one.name for one in unused.gpus)
+        values = {"gpu.unused": names or "its name is not known", "gpu.driver": unused.driver}
+    job.note("host-ready", host=session.host.label, values=values)
 
 
 def _add_arm(job: Job, session: HostSession, arm: ArmRecord, *, is_needed: bool) -> None:

@@ -155,7 +155,10 @@ def _walk(job: Job, prior: tuple[Event, ...]) -> int:
             ]
             for future in retried:
                 future.result()
-    _note_end(job)
+    if job.interruption.is_requested:
+        job.note("interrupted")
+    else:  # with the number of samples, so that a loss is detectable
+        job.note("run-ended", values={"samples": job.folder.count_samples()})
     job.folder.close()
     return _exit_code(standing(job.folder.read_events().events))
 
@@ -193,22 +196,19 @@ def _prepared(turns: KernelTurns, pool: ThreadPoolExecutor, opened: list[HostRun
     return [host for host, is_well in zip(locked, is_ready, strict=True) if is_well]
 
 
-def _failures_of(host: str, events: tuple[Event, ...]) -> tuple[str, ...]:
-    """Return why a host failed or was lost, since the run was started or resumed."""
-    begun = max((i for i, e in enumerate(events) if e.what == "run-resumed"), default=0)
-    failed = (e for e in events[begun:] if e.what in {"host-lost", "host-failed"})
-    return tuple(e.text for e in failed if e.host == host)
-
-
 def _retried_hosts(job: Job) -> list[HostSpec]:
     """Return the hosts to retry: given up, with few failures; reports the other ones."""
     events = job.folder.read_events().events
     states = {e.cell: e.state for e in events if e.what == "cell-ended"}
     lost = {c.host for c in job.plan.cells if states.get(c.id) == "unreachable"}
+    begun = max((i for i, e in enumerate(events) if e.what == "run-resumed"), default=0)
     hosts: list[HostSpec] = []
     for host in job.hosts:
-        why = _failures_of(host.label, events)
-        is_given_up = host.label in lost or _failed_last(host.label, events)
+        of_host = [(i, e) for i, e in enumerate(events) if e.host == host.label]
+        ends = [e.what for _, e in of_host if e.what in {"host-failed", "host-ready"}]
+        failed = [(i, e) for i, e in of_host if e.what in {"host-lost", "host-failed"}]
+        why = [e.text for i, e in failed if i >= begun]
+        is_given_up = host.label in lost or ends[-1:] == ["host-failed"]
         if is_given_up and len(why) < _MOST_FAILURES:
             hosts.append(host)
         elif is_given_up:
@@ -216,11 +216,6 @@ def _retried_hosts(job: Job) -> list[HostSpec]:
             job.note("caution", host=host.label, text=text)
             job.display.say(f"  {text}")
     return hosts
-
-
-def _failed_last(host: str, events: tuple[Event, ...]) -> bool:
-    kinds = [e.what for e in events if e.host == host and e.what in {"host-failed", "host-ready"}]
-    return kinds[-1:] == ["host-failed"]
 
 
 def _work_again_at(job: Job, turns: KernelTurns, spec: HostSpec) -> None:
@@ -303,14 +298,6 @@ def _check_identities(job: Job, sessions: list[HostSession], prior: tuple[Event,
         job.display.say(f"  {resumed_text(change)}")
 
 
-def _note_end(job: Job) -> None:
-    """Record the end of the run and its number of samples, so that a loss is detectable."""
-    if job.interruption.is_requested:
-        job.note("interrupted")
-    else:
-        job.note("run-ended", values={"samples": job.folder.count_samples()})
-
-
 def _exit_code(events: tuple[Event, ...]) -> int:
     """Return the smallest exit code of the failures; planned omissions have none."""
     phases = (event.failure.phase for event in events if event.failure is not None)
@@ -350,19 +337,14 @@ def build_everywhere(
         wheelhouse.check_sbom(sbom)
     outcome = _everywhere(experiment, hosts, display, _build)
     if sbom is not None:
-        _write_bill(outcome, sbom, display)
+        try:
+            wheelhouse.write_sbom(outcome.locks, sbom, local=LOCAL)
+        except EnvcompareError as error:
+            display.error(error)
+            outcome.errors.append(error)
+        else:
+            outcome.lines.append(f"bill of materials: {sbom}")
     return outcome
-
-
-def _write_bill(outcome: Outcome, sbom: Path, display: Display) -> None:
-    """Write the bill of materials; an error is reported in addition to the outcome."""
-    try:
-        wheelhouse.write_sbom(outcome.locks, sbom, local=LOCAL)
-    except EnvcompareError as error:
-        display.error(error)
-        outcome.errors.append(error)
-    else:
-        outcome.lines.append(f"bill of materials: {sbom}")
 
 
 def clean_everywhere(
@@ -474,21 +456,17 @@ def _everywhere(
 
 def _clean(task: _HostTask, session: HostSession) -> None:
     """Remove the cache after sweeping dead runs; a live run keeps both."""
+    transport, cache = session.transport, session.cache
     with task.locking(session):
-        for claim in keeper.survey(session.transport, session.cache):
+        for claim in keeper.survey(transport, cache):
             if claim.is_live:
                 raise keeper.refusal(claim, session.host.label)
-        _clean_all(task, session)
-
-
-def _clean_all(task: _HostTask, session: HostSession) -> None:
-    removal = keeper.remove_dead(session.transport, session.cache, environments=ALL_ENVIRONMENTS)
-    task.tell_removal(removal)
-    is_removed = storage.remove_cache(session.transport)
-    task.tell(f"{'removed' if is_removed else 'nothing to remove at'} {session.cache}")
-    engines = [where.engine for where in ENVIRONMENTS.values() if where.engine is not None]
-    for engine in {engine.program: engine for engine in engines}.values():
-        _clean_images(task, ImageStore(engine=engine, transport=session.transport))
+        task.tell_removal(keeper.remove_dead(transport, cache, environments=ALL_ENVIRONMENTS))
+        is_removed = storage.remove_cache(transport)
+        task.tell(f"{'removed' if is_removed else 'nothing to remove at'} {cache}")
+        engines = [where.engine for where in ENVIRONMENTS.values() if where.engine is not None]
+        for engine in {engine.program: engine for engine in engines}.values():
+            _clean_images(task, ImageStore(engine=engine, transport=transport))
 
 
 def _clean_images(task: _HostTask, store: ImageStore) -> None:
@@ -505,27 +483,19 @@ def _clean_images(task: _HostTask, store: ImageStore) -> None:
 
 
 def _clean_run(run_id: str, task: _HostTask, session: HostSession) -> None:
+    transport, cache = session.transport, session.cache
+    used = tuple(sorted({arm.environment for arm in task.experiment.arms}))
     with task.locking(session):
-        known = keeper.survey(session.transport, session.cache)
-        left = [claim for claim in known if claim.run_id == run_id]
+        left = [one for one in keeper.survey(transport, cache) if one.run_id == run_id]
         for claim in left:
             if claim.is_live:
                 raise keeper.refusal(claim, session.host.label)
-        _clean_left(run_id, task, session, left)
-
-
-def _clean_left(
-    run_id: str, task: _HostTask, session: HostSession, left: list[keeper.Claim]
-) -> None:
-    used = tuple(sorted({arm.environment for arm in task.experiment.arms}))
-    for claim in left or (keeper.Claim(run_id=run_id),):
-        known = claim if claim.environments is not None else replace(claim, environments=used)
-        removal = keeper.remove(
-            session.transport, session.cache, known, environments=ALL_ENVIRONMENTS
-        )
-        task.tell_removal(removal)
-    if not task.outcome.lines and not task.outcome.errors:
-        task.tell(f"nothing is left of the run {run_id}")
+        for claim in left or (keeper.Claim(run_id=run_id),):
+            known = claim if claim.environments is not None else replace(claim, environments=used)
+            removal = keeper.remove(transport, cache, known, environments=ALL_ENVIRONMENTS)
+            task.tell_removal(removal)
+        if not task.outcome.lines and not task.outcome.errors:
+            task.tell(f"nothing is left of the run {run_id}")
 
 
 def _tell_holder(task: _HostTask, session: HostSession) -> None:
@@ -570,12 +540,10 @@ def _build(task: _HostTask, session: HostSession) -> None:
                 say(f"{ready.mismatch.brief}: {ready.mismatch.details}")
             facts = dict(ready.prepared.facts)
             where = ready.prepared.reference or ready.prepared.interpreter
-            task.outcome.lines.append(f"{label}: {where}{_proof(facts)}")
+            proof = ""
+            if TREE in facts:
+                proof = f", site-packages {facts[TREE][:12]}"
+            elif LOCK in facts:
+                proof = ", not proven: what is installed could not be hashed"
+            task.outcome.lines.append(f"{label}: {where}{proof}")
             task.outcome.locks |= {facts[LOCK]} if LOCK in facts else set()
-
-
-def _proof(facts: dict[str, str]) -> str:
-    """Describe what is installed, and whether envcompare's software could not be hashed."""
-    if TREE in facts:
-        return f", site-packages {facts[TREE][:12]}"
-    return ", not proven: what is installed could not be hashed" if LOCK in facts else ""
