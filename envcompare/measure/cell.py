@@ -463,7 +463,6 @@ class _GpusSeen:
 
 
 def _parse_gpus(text: str) -> _GpusSeen | None:
-    """Read what was asked of nvidia-smi; None where it names no GPU."""
     modes: dict[str, str] = {}
     limits: dict[str, tuple[str, ...]] = {}
     processes: list[tuple[str, str]] = []
@@ -669,7 +668,6 @@ class QuietGate:
 
     @property
     def _waiting(self) -> CellContext:
-        """Return the cell that a wait is noted in."""
         return self._cells[0] if self._cells else self.context
 
     def _caution(self, text: str) -> None:
@@ -684,7 +682,6 @@ class QuietGate:
 
 
 def _strangers(seen: _GpusSeen | None, uuid: str) -> str:
-    """Return the processes on a GPU in words; empty where there are none."""
     processes = [name for gpu, name in seen.processes if gpu == uuid] if seen else []
     return f"process {first_few(processes, most=3)}" if processes else ""
 

@@ -482,7 +482,6 @@ class Generation:
             self.tuning.slower[arm] = block
 
     def _steps_of(self, arm: str) -> int:
-        """Return how many steps an arm does in a block."""
         slower = self.tuning.slower.get(arm)
         return slower.steps if slower else self.tuning.steps or MIN_STEPS
 

@@ -96,8 +96,6 @@ _MOST_READINGS = 1_000_000  # of all GPUs in a pass
 
 
 class _Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What the program on the host writes."""
-
     device: str
     bytes_per_s: float | None = None
     flops_per_s: dict[str, float] = {}
@@ -183,7 +181,6 @@ def _keep(transport: Transport, path: str, kept: msgspec.Struct) -> None:
 
 
 def _read(text: str) -> _Measured | None:
-    """Return the last line of an output; None where it is no measurement."""
     try:
         return read_json((text.strip().splitlines() or [""])[-1], _Measured)
     except msgspec.MsgspecError:
@@ -324,7 +321,6 @@ class EnergyPass:
             self._workers[arm] = worker
 
     def _take(self, number: int, arm: str) -> None:
-        """Run steps of an arm until they have lasted for a block, and keep it."""
         worker, step_s = self._workers[arm], max(self._step_s[arm], 1e-9)
         k = max(1, min(_MOST_STEPS, math.ceil(min(_CALL_S, self.block_s) / step_s)))
         limit = limit_s(_CALL_LIMIT_S, k, step_s)
@@ -344,7 +340,6 @@ class EnergyPass:
         self._taken += 1
 
     def _surviving(self, arm: str) -> AbstractContextManager[None]:
-        """Note why an arm has no further blocks."""
         what = "no further energy was measured"
         return _surviving(self.context, arm, what=what, drop=lambda: self._drop(arm))
 
@@ -612,7 +607,6 @@ class AccuracyPass:
         training.first_step_ns = training.longest_step_ns = worker.await_begin().first_step_ns
 
     def _train(self, arm: str, restart: int, epoch: int, *, order: int, is_last: bool) -> None:
-        """Train an arm for an epoch and ask how well it does; keep both."""
         training = self._training[arm]
         steps = training.steps_per_epoch - (epoch == 1)  # the first one built the model
         # the first one may start CUDA or compile the model: it counts only where there is no other
@@ -651,7 +645,6 @@ class AccuracyPass:
             self._training.pop(arm).worker.quit()
 
     def _surviving(self, arm: str) -> AbstractContextManager[None]:
-        """Note why an arm is trained no further."""
         what, drop = "it was trained no further", partial(self._drop, arm)
         return _surviving(self.context, arm, what=what, drop=drop, event="training-failed")
 

@@ -576,5 +576,4 @@ class HeldWaits:
 
 
 def _waited(ran: Ran) -> float:
-    """Return the share of a block in which its step waited for a CPU."""
     return (ran.wait_ns or 0) / max(1, sum(ran.wall_ns))

@@ -167,7 +167,6 @@ class ProfilePass:
         return (arm, kind) not in self._kept
 
     def _look_inside(self, arm: str, kinds: tuple[PassName, ...] = tuple(INSIDE)) -> None:
-        """Let one worker run its steps under each profiler that lives inside it."""
         with (
             self._surviving(arm, kinds),
             self._started(arm, None) as (worker, hello),
@@ -180,7 +179,6 @@ class ProfilePass:
             worker.quit()
 
     def _look_around(self, arm: str, kind: PassName) -> None:
-        """Let a new worker run its steps with a profiler around it."""
         self.context.check_interruption()
         if self._hello is None:
             self._keep(self._missing(arm, kind, _NO_HELLO))
@@ -224,7 +222,6 @@ class ProfilePass:
 
     @property
     def _helpers(self) -> tuple[str, ...]:
-        """Return the helper programs that the environment of any arm may start."""
         places = (environment(self.host.environments[arm]) for arm in self.arms)
         return tuple(dict.fromkeys(name for place in places for name in place.traits.helpers))
 
@@ -352,7 +349,6 @@ class ProfilePass:
                     ) from error
 
     def _written(self, arm: str, name: str, most_bytes: int) -> Path | None:
-        """Bring the file that a worker wrote here, where it is not too large."""
         with Quarantine.empty(self.host.transport, arm, self.host.taken(arm)) as taken:
             file = taken.take(self.host.scratch(arm), name)
             if file is None:
@@ -470,14 +466,12 @@ def _without_secret(raw: Path | None) -> tuple[Path | None, Lacking | None]:
 
 
 def _unanswered(reply: Profiled) -> Lacking:
-    """Return why a worker found nothing."""
     brief = reply.reason or "the profiler found nothing and gave no reason"
     why: Lack = "failed" if reply.has_failed else "not-measured"
     return Lacking(why=why, problem=Problem(brief=brief, hint=reply.hint))
 
 
 def _partial(reply: Profiled) -> Lacking | None:
-    """Return what the answer of a worker lacks; None where it is whole."""
     if not reply.reason and not reply.hint:
         return None
     brief = reply.reason or "some counters could not be read"

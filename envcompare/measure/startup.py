@@ -114,7 +114,6 @@ class StartupPass:
         return tuple(arm for arm in self.context.arms if arm in alive - {self.context.control})
 
     def _drop_caches(self) -> None:
-        """Empty the page cache of the host itself; raises WorkloadError when it refuses."""
         hint = "only root of the host may drop its page cache: log in as root there"
         try:
             done = self.context.on_host(_DROP_CACHES)
@@ -139,7 +138,6 @@ class StartupPass:
                 cell.end(exits_ns, is_cold=is_cold)
 
     def _launch(self, arm: str, *, repetition: int, order: int) -> dict[str, int]:
-        """Take one worker from its launch to its exit; what fails is recorded."""
         pool = WorkerPool(
             spec=self.context.spec,
             restart=repetition,
@@ -183,8 +181,6 @@ _GRACE_S = 60.0  # for the engine, beyond the limit of the program
 
 
 class _Looked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a launcher of plain commands found in its arm."""
-
     program: str
     programs: dict[str, str | None] = {}  # hashes by the words of the command that name one
     code_hash: str
@@ -193,8 +189,6 @@ class _Looked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Finished(msgspec.Struct, frozen=True, kw_only=True):
-    """One program was run to its end, or to its limit."""
-
     t0_ns: Amount
     wall_ns: Amount
     user_ns: Amount | None
@@ -281,7 +275,6 @@ class ProcessPass:
 
     @property
     def _least(self) -> int:
-        """Return the number of rounds before the first look."""
         return max(self.context.design.min_restarts, MIN_PROCESSES)
 
     def _outlook(self, round_s: float) -> str:
@@ -386,7 +379,6 @@ class ProcessPass:
         self.context.recorder.sample(run)
 
     def _run(self, arm: str, order: int) -> ProcessRun | None:
-        """Run the program once in an arm; None where its launcher did not come to its end."""
         limit_s = max(_LEAST_LIMIT_S, self.context.remaining_s)
         if self.program.timeout_s is not None:
             limit_s = min(limit_s, self.program.timeout_s)
@@ -500,7 +492,6 @@ class ProcessPass:
 
 
 def _cautions(program: Program, runs: Iterable[ProcessRun], reference: str) -> tuple[str, ...]:
-    """Say what was not found in the output, and whether the command is too short to be compared."""
     good = [run for run in runs if run.status == "ok"]
     texts = [_unmatched(name, good) for name, _ in program.measures]
     seconds = [run.wall_ns / 1e9 for run in good if run.arm == reference]

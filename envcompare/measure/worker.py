@@ -357,7 +357,6 @@ class Worker:
         raise self._ended(op) if line == _END else self._flood(op, line)
 
     def _next_line(self, limit_s: float, check: Callable[[], None] | None) -> bytes | None:
-        """Return the next line of the worker; None if it is late."""
         until = time.monotonic() + limit_s
         while True:
             left_s = max(0.0, until - time.monotonic())
@@ -370,7 +369,6 @@ class Worker:
                     check()
 
     def _bound(self, op: str, line: bytes) -> None:
-        """Raise WorkloadError where all that a worker answers would fill the run folder."""
         if op == "run":  # it has as many numbers as steps were asked for; what else is not kept
             return
         self._answers_left_bytes -= len(line)
@@ -383,7 +381,6 @@ class Worker:
             )
 
     def _refuse_other_steps(self, op: str, answered: int, asked: int) -> None:
-        """Raise WorkloadError for an answer about more or fewer steps than were asked for."""
         if answered != asked:
             raise self._fault(
                 "protocol",
@@ -393,7 +390,6 @@ class Worker:
             )
 
     def _refuse_other_cpu(self, cpu: int | None) -> None:
-        """Raise WorkloadError for a CPU that the host does not have."""
         if cpu is not None and self.cpus and cpu not in self.cpus:
             count = counted(len(self.cpus), "CPU")
             raise self._fault(
@@ -404,7 +400,6 @@ class Worker:
             )
 
     def _flood(self, op: str, line: bytes) -> WorkloadError:
-        """Say what was not read to its end, or that no more of what it writes is kept."""
         if line == _LOG_FULL:
             return self._fault(
                 "process",

@@ -386,7 +386,6 @@ class CellWorkers:
                     break
 
     def _as_compared(self, arm: str, hello: Hello) -> Hello:
-        """Return what a worker says without the parameters whose values the arms compare."""
         own = self.context.values.get(arm, {})
         params = {name: value for name, value in hello.params.items() if name not in own}
         return replace(hello, params=params)
@@ -525,7 +524,6 @@ def _kill(workers: dict[str, Worker]) -> None:
 
 
 def _work_of(hello: Hello) -> Values:
-    """Return what a worker does, as it is noted and compared after an interruption."""
     return {
         "batch": hello.batch,
         "device": hello.device,
@@ -580,7 +578,6 @@ def _other_training(arm: str, here: Values, there: Values) -> Failure | None:
 
 
 def _one_cpu_caution(hello: Hello) -> str:
-    """Say that a worker has one CPU only; empty where it has more, or did not tell."""
     cpus = (hello.fingerprint or {}).get("cpu.affinity")
     if not isinstance(cpus, tuple) or len(cpus) != 1:
         return ""

@@ -322,7 +322,6 @@ class SizeCheck:
         }
 
     def _search(self, context: CellContext, arm: str) -> Mapping[str, Scalar]:
-        """Search in an arm and record the result, or the reason for having none."""
         limit = self.search.memory_mib
         ready = self.session.arms[arm]
         command = _fitting_command(

@@ -243,7 +243,6 @@ class CellRun:
         return recall(self.session.transport, self.session.cache).spread
 
     def _learn(self, lockstep: Lockstep) -> None:
-        """Store what this cell's A/A control shows about the noise of the host."""
         noise = lockstep.noise()
         design = self.plan.design
         # a later session also has the restarts of earlier ones
@@ -299,7 +298,6 @@ class CellRun:
                 )
 
     def _stopped_by(self) -> CellEnd | None:
-        """Return why the timing ended before an interruption; None if it had not ended."""
         since = since_retry(self.session_events)
         stops = [event.text for event in since if event.what == "stopped"]
         ends: tuple[CellEnd, ...] = (*REASONS, "budget")
@@ -308,7 +306,6 @@ class CellRun:
         return next((end for end in ends if end == stops[-1]), None)
 
     def _train(self, context: CellContext, roster: Roster) -> None:
-        """Train the measured arms until they reach the goal, if there is one."""
         goal = self.plan.design.until
         if goal is None:
             return
@@ -335,7 +332,6 @@ class CellRun:
         return failed
 
     def _profile(self, context: CellContext, roster: Roster) -> None:
-        """Profile the measured arms if requested."""
         choice = self.plan.design.profile
         if choice == "none":
             return
@@ -374,7 +370,6 @@ class CellRun:
             self._measure_roofs(context)
 
     def _measure_roofs(self, context: CellContext) -> None:
-        """Measure the limits of the reference's device, once per host."""
         empty = FingerprintRecord(host=self.cell.host, arm=context.reference, facts={})
         records = self.job.folder.read_fingerprints()
         place = (self.cell.id, context.reference)
@@ -459,7 +454,6 @@ class CellRun:
         return placed
 
     def _place_in(self, arm: Arm, data: str) -> Placed | None:
-        """Put the data at their place in an arm; without a place the arm does not run."""
         place = self.cell.place
         if place and arm.traits.placing(place).is_held:
             self.job.display.say(f"  {self.cell.id}: putting the data into the image of {arm.id}")

@@ -228,7 +228,6 @@ class HostRun:
     def _take_lock(
         self, session: HostSession, *, is_regained: bool = False, most_s: float = math.inf
     ) -> None:
-        """Lock the host, waiting as long as the user allowed, up to a maximum."""
         job, asker = self.job, Asker(host=self.label, purpose="run", run_id=session.run_id)
         if is_regained:
             keeper.end_lost(session.transport, asker)
@@ -353,7 +352,6 @@ class HostRun:
         return True
 
     def _require_same(self, session: HostSession) -> None:
-        """Raise ConfigError if the host differs from the one measured so far."""
         found = [
             change
             for arm, now in session.identities.items()
@@ -369,7 +367,6 @@ class HostRun:
             )
 
     def _give_up(self, error: TransportError) -> None:
-        """Record for every remaining cell that its host became unreachable."""
         if self._losses > _MOST_LOSSES:
             text = f"{self.label} was lost {self._losses} times and is left out"
             self.job.note("caution", host=self.label, text=text)

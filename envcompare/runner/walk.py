@@ -164,7 +164,6 @@ def _walk(job: Job, prior: tuple[Event, ...]) -> int:
 
 
 def _note_begin(job: Job, what: EventKind) -> None:
-    """Record that the run starts or resumes, and the nodes of an allocation."""
     session = {} if job.session is None else {SESSION: job.session}
     job.note(what, values={"run": job.folder.run_id, **session})
     for host in job.hosts:
@@ -173,7 +172,6 @@ def _note_begin(job: Job, what: EventKind) -> None:
 
 
 def _work_at(job: Job, turns: KernelTurns, spec: HostSpec) -> None:
-    """Lock, prepare and measure a host of a new run, then release its memory here."""
     host = open_host(job, spec, turns)
     if host is not None and host.lock() and host.prepare(turns):
         _check_identities(job, [host.session], ())
