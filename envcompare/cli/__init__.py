@@ -388,11 +388,11 @@ def build(display: Display, /, *, sbom: Path | None, **values: Any) -> None:  # 
     """Build image, SIF and venv from one set of locked wheels on every host that needs them."""
     from envcompare.cli.planning import resolved
     from envcompare.hosts.opening import require_base
-    from envcompare.runner import walk
+    from envcompare.runner import upkeep
 
     experiment, hosts = resolved(*settings_of(values))
     require_base(hosts, experiment, display.say)
-    outcome = walk.build_everywhere(experiment, hosts, display, sbom=sbom)
+    outcome = upkeep.build_everywhere(experiment, hosts, display, sbom=sbom)
     print_lines(outcome.lines)
     sys.exit(outcome.exit_code)
 
@@ -430,7 +430,7 @@ def clean(
     from envcompare.hosts.allocation import forget, jobs_of
     from envcompare.run_folder import locked
     from envcompare.run_folder.results import RunFolder
-    from envcompare.runner import walk
+    from envcompare.runner import upkeep
 
     if run_folder is not None:
         again = Settings(wait=values.pop("wait") or 0.0)
@@ -444,10 +444,10 @@ def clean(
         if jobs := jobs_of(folder.read_events().events):
             with locked(folder.path, by="run"):  # a live client keeps its job
                 forget(run_id, jobs)
-        outcome = walk.clean_everywhere(experiment, hosts, display, run_id=run_id)
+        outcome = upkeep.clean_everywhere(experiment, hosts, display, run_id=run_id)
     else:
         experiment, hosts = resolved(*settings_of(values))
-        free = walk.unlock_everywhere if break_lock else walk.clean_everywhere
+        free = upkeep.unlock_everywhere if break_lock else upkeep.clean_everywhere
         outcome = free(experiment, hosts, display)
     print_lines(outcome.lines)
     sys.exit(outcome.exit_code)
@@ -503,7 +503,7 @@ def status(display: Display, /, *, run_folder: Path | None, form: str, **values:
 def _tell_holders(display: Display, form: str, values: dict[str, Any]) -> NoReturn:
     """Ask the hosts which client holds them, and exit."""
     from envcompare.cli.planning import resolved
-    from envcompare.runner.walk import tell_holders
+    from envcompare.runner.upkeep import tell_holders
 
     if form == "json":
         raise ConfigError("--format json is for a RUN", hint="name a run folder")

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -62,6 +65,7 @@ from envcompare.text import Command, CommandResult, counted, masked
 from envcompare.transport import read_json
 from envcompare.transport.hosts import HostSpec
 
+TICK_S = 0.2  # maximum delay in noticing Ctrl-C
 _FACTOR = 10.0  # from this change on it is shown as a factor, as in the report
 _LARGEST_LOG = 50.0  # no real ratio is larger
 _UNSEEN = "ended before its software could be compared with that of the first part"
@@ -112,6 +116,64 @@ class Job:
         failure = failure_of(error, phase)
         self.note(what, host=host, cell=cell, arm=arm, text=error.brief, failure=failure)
         self.display.error(error)
+
+
+@dataclass(slots=True, kw_only=True)
+class KernelTurns:
+    """Keep everything that would disturb a measurement off its kernel.
+
+    Hosts may be containers of one machine: on a kernel, either several hosts are prepared at once,
+    or a single one is measured. It is identified by its boot ID, or by another unique name.
+    """
+
+    here: str  # the kernel of this machine, which sends and builds for all hosts
+    interruption: Interruption
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _prepared_on: Counter[str] = field(default_factory=Counter)
+    _measured_on: set[str] = field(default_factory=set)
+
+    @contextmanager
+    def preparing(self, kernel: str) -> Iterator[None]:
+        """Wait until nothing is measured on a kernel, and prevent measuring there.
+
+        Raises InterruptedRunError if the user stops meanwhile.
+        """
+        with self._changed:
+            while kernel in self._measured_on:
+                self._wait()
+            self._prepared_on[kernel] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._prepared_on[kernel] -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def measuring(self, kernel: str) -> Iterator[None]:
+        """Wait until a kernel has nothing else to do for this run, and keep it free.
+
+        This machine controls measurements elsewhere, and is measured only if there are none. The
+        caller must not be preparing, or it would wait for itself. Raises as `preparing`.
+        """
+        with self._changed:
+            while self._is_disturbed(kernel):
+                self._wait()
+            self._measured_on.add(kernel)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._measured_on.remove(kernel)
+                self._changed.notify_all()
+
+    def _is_disturbed(self, kernel: str) -> bool:
+        alone = {kernel, self.here} if kernel != self.here else self._measured_on
+        return bool(self._prepared_on[kernel] or self._measured_on & alone)
+
+    def _wait(self) -> None:
+        self._changed.wait(TICK_S)
+        self.interruption.check()
 
 
 @dataclass(slots=True, kw_only=True)

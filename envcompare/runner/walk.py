@@ -1,38 +1,39 @@
 """Execute the plan: every host, every cell; save continuously, survive failures, resume.
 
-`envcompare build` and `envcompare clean` prepare hosts without measuring.
+A lost host is reconnected with growing pauses. Its cells then continue as in a resumed run: samples
+stay, and leftovers on the host are removed first.
 """
 
 from __future__ import annotations
 
+import math
 import platform
 import re
-import uuid
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
-from pathlib import Path
 
 from envcompare.bundled import __version__, tool_commit
 from envcompare.config.experiment import Experiment
-from envcompare.config.plan import Plan, planned_arms
+from envcompare.config.plan import Cell, Plan
 from envcompare.config.settings import settings_toml
-from envcompare.console import Display
-from envcompare.environments.registry import ALL_ENVIRONMENTS, ENVIRONMENTS
-from envcompare.environments.software import LOCK, TREE
 from envcompare.errors import (
+    CommandTimeoutError,
     ConfigError,
     EnvcompareError,
+    HostHeldError,
     InterruptedRunError,
-    Interruption,
+    Phase,
     RunFolderError,
+    StackError,
+    TransportError,
     UnusableError,
     as_known,
     exit_code_of,
-    handling_signals,
+    phase_of,
 )
 from envcompare.fingerprint.comparing import (
     changes,
@@ -42,22 +43,38 @@ from envcompare.fingerprint.comparing import (
     resumed_text,
 )
 from envcompare.hosts import HostSession, allocation, keeper
-from envcompare.hosts.keeper import Asker
-from envcompare.hosts.opening import boot_id, hosts_at_once, open_session
-from envcompare.run_folder import SESSION, standing
-from envcompare.run_folder.records import Event, EventKind, IdentityChange, RunRecord
+from envcompare.hosts.folders import HostTeam, find_pipes
+from envcompare.hosts.keeper import Asker, HostLock
+from envcompare.hosts.opening import (
+    boot_id,
+    hosts_at_once,
+    identify,
+    note_differing_files,
+    open_session,
+)
+from envcompare.run_folder import SESSION, since_session, standing, standing_samples
+from envcompare.run_folder.records import (
+    ArmRecord,
+    Event,
+    EventKind,
+    IdentityChange,
+    RunRecord,
+    Sample,
+    Scalar,
+)
 from envcompare.run_folder.results import new_run_id
-from envcompare.runner import Job
-from envcompare.runner.hostrun import HostRun, KernelTurns, open_host
-from envcompare.stack import Progress, storage, wheelhouse
-from envcompare.stack.building import remove_held, remove_images, remove_pins
-from envcompare.stack.storage import ImageStore
-from envcompare.transport import LOCAL, LocalTransport
+from envcompare.runner import TICK_S, Job, KernelTurns
+from envcompare.runner.cellrun import CellRun, run_cells, sharing
+from envcompare.stack import Progress
+from envcompare.transport import LocalTransport
 from envcompare.transport.hosts import LOCAL_NAME, HostSpec
 
 _MOST_FAILURES = 3
 """A host that failed or was lost this often in one run is not retried at its end."""
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_MOST_LOSSES = 3
+"""A host that is lost more often in one run is left out, since it would delay the others."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 
 
 def run_record(plan: Plan, experiment: Experiment, *, command_line: tuple[str, ...]) -> RunRecord:
@@ -302,246 +319,378 @@ def _exit_code(events: tuple[Event, ...]) -> int:
     return min((exit_code_of(phase) for phase in phases if phase != "plan"), default=0)
 
 
-_AFTER = "what is being made"
+class _MissingArmError(EnvcompareError):
+    """An environment that was usable is missing, perhaps for now, on a host that answers again."""
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What was made where, and the errors."""
-
-    lines: list[str] = field(default_factory=list)
-    errors: list[EnvcompareError] = field(default_factory=list)
-    locks: set[str] = field(default_factory=set)  # of the wheels of the arms
-
-    @property
-    def exit_code(self) -> int:
-        """Return 0, or the smallest exit code of the errors."""
-        return min((error.exit_code for error in self.errors), default=0)
-
-
-def build_everywhere(
-    experiment: Experiment,
-    hosts: tuple[HostSpec, ...],
-    display: Display,
-    *,
-    sbom: Path | None = None,
-) -> Outcome:
-    """Make every arm usable on all hosts in parallel, continuing after errors.
-
-    Before that, raises ConfigError or StackError if no bill of materials can be written.
-    """
-    if sbom is not None:
-        wheelhouse.check_sbom_tool()
-        wheelhouse.check_sbom(sbom)
-    outcome = _everywhere(experiment, hosts, display, _build)
-    if sbom is not None:
-        try:
-            wheelhouse.write_sbom(outcome.locks, sbom, local=LOCAL)
-        except EnvcompareError as error:
-            display.error(error)
-            outcome.errors.append(error)
-        else:
-            outcome.lines.append(f"bill of materials: {sbom}")
-    return outcome
-
-
-def clean_everywhere(
-    experiment: Experiment,
-    hosts: tuple[HostSpec, ...],
-    display: Display,
-    *,
-    run_id: str | None = None,
-) -> Outcome:
-    """Remove envcompare's files and images on every host, and what dead runs left.
-
-    With a run ID, remove only what that run left on its hosts.
-    """
-    action = _clean if run_id is None else partial(_clean_run, run_id)
-    return _everywhere(experiment, hosts, display, action)
-
-
-def unlock_everywhere(
-    experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display
-) -> Outcome:
-    """Release every host from other clients' locks and claims."""
-    return _everywhere(experiment, hosts, display, _unlock)
-
-
-def tell_holders(experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display) -> Outcome:
-    """Name the client that holds each host, without changing anything there."""
-    return _everywhere(experiment, hosts, display, _tell_holder)
+def open_host(job: Job, spec: HostSpec, turns: KernelTurns) -> HostRun | None:
+    """Connect to a host while nothing is measured here; None if that failed and was recorded."""
+    try:
+        with turns.preparing(turns.here):
+            session = open_session(spec, job.experiment, job.folder.run_id, job.interruption)
+    except InterruptedRunError:
+        return None
+    except Exception as error:  # noqa: BLE001 — recorded; the failure of one host ends no other
+        _fail_host(job, spec, error)
+        return None
+    return HostRun(job=job, session=session)
 
 
 @dataclass(slots=True, kw_only=True)
-class _HostTask:
-    host: HostSpec
-    experiment: Experiment
-    display: Display
-    interruption: Interruption
-    outcome: Outcome = field(default_factory=Outcome)
-    session: HostSession | None = None
+class HostRun:
+    """An open host, and the cells to measure on it once it is locked and ready."""
 
-    def run(self, action: _Action, run_id: str) -> None:
-        """Run `action` on the host and keep its errors."""
+    job: Job
+    session: HostSession
+    others: tuple[HostRun, ...] = ()  # with ranks of its cells
+    team: HostTeam | None = None
+    _lock: HostLock = field(default_factory=HostLock)
+    _losses: int = 0
+    _ended: set[str] = field(default_factory=set)  # cells ended since the start or resumption
+
+    @property
+    def label(self) -> str:
+        """Return the name of the host."""
+        return self.session.host.label
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Return the sort key of a host's lock, in the same order for all clients.
+
+        Clients that lock in this order cannot deadlock.
+        """
+        return self.session.boot_id, str(self.session.machine.get("machine.id", "")), self.label
+
+    def lock(self, *, is_retried: bool = False) -> bool:
+        """Keep all other clients off the host; False if one holds it, which is recorded."""
+        take = partial(self._take_lock, self.session, is_regained=is_retried)
+        return self.survives_or_leaves(take)
+
+    def prepare(self, turns: KernelTurns, *, is_retried: bool = False) -> bool:
+        """Prepare the arms of the plan; False if the host failed, which is recorded.
+
+        Nothing is measured meanwhile on this machine, nor on a host with the same kernel. If
+        `is_retried`, a claim of this run is from a lost connection and is taken over.
+        """
+
+        def act() -> None:
+            with turns.preparing(turns.here), turns.preparing(self.kernel):
+                _prepare_host(self.job, self.session, is_regained=is_retried)
+
+        return self.survives_or_leaves(act)
+
+    def lead(self, others: tuple[HostRun, ...]) -> None:
+        """Take over the hosts with ranks of this host's cells, without arms that cannot run there.
+
+        Raises as `HostTeam.of`.
+        """
+        self.others = others
+        self.team = team = HostTeam.of(self.session, tuple(one.session for one in others))
+        self.job.note("note", host=self.label, values={"ranks on": ", ".join(team.labels)})
+        for arm in tuple(self.session.arms):
+            error = team.lacks(arm)
+            if error is None or (
+                isinstance(error, StackError) and self.job.experiment.allow_mismatch
+            ):
+                continue
+            phase: Phase = "environment" if type(error) is UnusableError else "stack"
+            self.job.fail("arm-failed", error, phase=phase, host=self.label, arm=arm)
+            del self.session.arms[arm]
+
+    @property
+    def kernel(self) -> str:
+        """Return the identification of its kernel."""
+        return self.session.boot_id or self.label
+
+    def measure(self, turns: KernelTurns) -> None:
+        """Measure all its cells in its turn, then leave it; records failures."""
         try:
-            self.interruption.check()
-            self.session = open_session(self.host, self.experiment, run_id, self.interruption)
-            action(self, self.session)
-        except InterruptedRunError:
-            pass
-        except Exception as error:  # noqa: BLE001 — reported; the failure of one host ends no other
-            self.keep(as_known(error))
+            self.survives(lambda: self._measure(turns))
+        finally:
+            self.leave()
 
-    def locking(self, session: HostSession) -> AbstractContextManager[None]:
-        """Keep the host locked meanwhile; raises as `keeper.take`."""
-        return keeper.held(
+    def _take_lock(
+        self, session: HostSession, *, is_regained: bool = False, most_s: float = math.inf
+    ) -> None:
+        job, asker = self.job, Asker(host=self.label, purpose="run", run_id=session.run_id)
+        if is_regained:
+            keeper.end_lost(session.transport, asker)
+        self._lock = keeper.take(
             session.transport,
-            Asker(host=self.host.label, purpose="clean", run_id=session.run_id),
-            wait_s=self.experiment.wait_s,
-            interruption=self.interruption,
-            say=self.display.saying(self.host.label),
+            asker,
+            wait_s=min(job.experiment.wait_s, most_s),
+            interruption=job.interruption,
+            say=job.display.saying(self.label),
+        )
+        if self._lock.doubt:
+            job.display.say(f"  {self.label}: {self._lock.doubt}")
+
+    def _measure(self, turns: KernelTurns) -> None:
+        with turns.measuring(self.kernel):
+            if self._lock.is_shared:  # its use under the other name has ended
+                self._take_lock(self.session)
+            while True:
+                try:
+                    self._run_cells()
+                except TransportError as error:
+                    self.job.interruption.check()
+                    if not self._is_back(error):
+                        self._give_up(error)
+                        return
+                else:
+                    return
+
+    def _run_cells(self) -> None:
+        folder, cells = self.job.folder, {cell.id for cell in self._left}
+        all_events = folder.read_events().events  # now, since the folder grows
+        events = tuple(e for e in all_events if e.cell in cells)
+        session_events = tuple(e for e in since_session(all_events) if e.cell in cells)
+        samples: tuple[Sample, ...] = ()
+        if events:  # only a cell that was started before has samples
+            found = (sample for sample in folder.read_samples().samples if sample.cell in cells)
+            samples = standing_samples(tuple(found), self.job.plan.design, events)
+        for group in sharing(self._left):
+            self.job.interruption.check()
+            runs = [
+                run
+                for cell in group
+                if (run := self._cell_run(cell, events, session_events, samples))
+            ]
+            self._ended |= {cell.id for cell in group} - {run.cell.id for run in runs}
+            if runs:
+                run_cells(self.job, runs, ended=self._ended)
+                self._check_lock(runs)
+
+    def _check_lock(self, runs: list[CellRun]) -> None:
+        """Note on cells that another client may have disturbed them, and lock the host again."""
+        loss = self._lock.loss()
+        doubt = loss or self._lock.doubt
+        for run in runs if doubt else ():
+            self.job.note("caution", host=self.label, cell=run.cell.id, text=doubt)
+        if loss and self._left:
+            self.job.display.say(f"  {self.label}: {loss}")
+            self._lock.release()
+            # others may wait for hosts that this run holds, so it waits for a shorter time
+            self._take_lock(self.session, most_s=self.job.experiment.host_patience_s)
+
+    @property
+    def _left(self) -> list[Cell]:
+        cells = self.job.plan.cells
+        return [cell for cell in cells if cell.host == self.label and cell.id not in self._ended]
+
+    def _cell_run(
+        self,
+        cell: Cell,
+        prior_events: tuple[Event, ...],
+        prior_session_events: tuple[Event, ...],
+        prior_samples: tuple[Sample, ...],
+    ) -> CellRun | None:
+        """Return the work to do for a cell, None if it was done before an interruption."""
+        session_events = tuple(e for e in prior_session_events if e.cell == cell.id)
+        is_retried = self.job.retries_failed and _has_failed(session_events)
+        run = CellRun(
+            cell=cell,
+            session=self.session,
+            job=self.job,
+            prior=tuple(sample for sample in prior_samples if sample.cell == cell.id),
+            prior_events=tuple(e for e in prior_events if e.cell == cell.id),
+            session_events=session_events,
+            is_retried=is_retried,
+            team=self.team,
+        )
+        since_start = standing(session_events)  # a retry may have been interrupted
+        has_ended = any(e.what == "cell-ended" and e.state == "ok" for e in since_start)
+        if (
+            has_ended
+            and not is_retried
+            and run.is_whole
+            and not any(profile.is_failure for profile in self.job.folder.read_profiles(cell.id))
+        ):
+            return None
+        return run
+
+    def _is_back(self, error: TransportError) -> bool:
+        """Tell whether the host answers again within the patience."""
+        self._losses += 1
+        patience_s = self.job.experiment.host_patience_s
+        if self._losses > _MOST_LOSSES or patience_s <= 0 or self.team is not None:
+            return False
+        self.session.abandon()
+        self.job.note("host-lost", host=self.label, text=error.brief)
+        self.job.display.say(
+            f"  {self.label}: {error.brief}; trying again for at most {patience_s:.0f} s"
+        )
+        return any(self._is_regained() for _ in _pauses(self.job, patience_s)) or self._is_regained(
+            has_all=False
         )
 
-    def tell(self, text: str) -> None:
-        """Keep a line about the host."""
-        self.outcome.lines.append(f"{self.host.label}: {text}")
+    def _is_regained(self, *, has_all: bool = True) -> bool:
+        """Try once to reconnect and to restore the arms; engines may start later.
 
-    def tell_removal(self, removal: keeper.Removal) -> None:
-        """Keep what was removed of a run, and failed removals as errors."""
-        for text in removal.removed:
-            self.tell(text)
-        for text in removal.failed:
-            hint = "see what the host says, then run envcompare clean again"
-            self.keep(UnusableError(f"{self.host.label} is not clean", details=text, hint=hint))
-
-    def keep(self, error: EnvcompareError) -> None:
-        """Show and keep an error, unless it is due to an interruption."""
-        if not self.interruption.is_requested:
-            self.display.error(error)
-            self.outcome.errors.append(error)
-
-
-_Action = Callable[[_HostTask, HostSession], None]
-
-
-def _everywhere(
-    experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display, action: _Action
-) -> Outcome:
-    run_id = f"build-{uuid.uuid4().hex[:8]}"
-    interruption = Interruption()
-    tasks = [
-        _HostTask(host=host, experiment=experiment, display=display, interruption=interruption)
-        for host in hosts
-    ]
-    with handling_signals(interruption, display.say, after=_AFTER):
+        With `has_all`, no arm that was usable before may be missing.
+        """
+        job, run_id = self.job, self.session.run_id
         try:
-            with hosts_at_once(display, experiment.jobs) as pool:
-                tuple(pool.map(lambda task: task.run(action, run_id), tasks))
-        finally:  # another host may fetch what this one made until the end
-            for task in tasks:
-                for text in task.session.close() if task.session is not None else ():
-                    task.tell(text)
-    if interruption.is_requested:
-        raise InterruptedRunError(
-            "interrupted", hint="run the same command again to continue from here"
-        )
-    return Outcome(
-        lines=[line for task in tasks for line in task.outcome.lines],
-        errors=[error for task in tasks for error in task.outcome.errors],
-        locks={lock for task in tasks for lock in task.outcome.locks},
-    )
+            session = open_session(self.session.host, job.experiment, run_id, job.interruption)
+        except (TransportError, CommandTimeoutError):
+            return False
+        try:
+            self._take_lock(session, is_regained=True, most_s=0)
+            needed = frozenset(self.session.arms) if has_all else frozenset[str]()
+            _prepare_host(job, session, is_regained=True, needed=needed)
+            self._require_same(session)
+        except (TransportError, CommandTimeoutError, HostHeldError, _MissingArmError):
+            session.abandon()
+            return False
+        except BaseException:
+            session.close()
+            raise
+        self.session = session
+        job.display.say(f"  {self.label}: connected again")
+        return True
 
-
-def _clean(task: _HostTask, session: HostSession) -> None:
-    """Remove the cache after sweeping dead runs; a live run keeps both."""
-    transport, cache = session.transport, session.cache
-    with task.locking(session):
-        for claim in keeper.survey(transport, cache):
-            if claim.is_live:
-                raise keeper.refusal(claim, session.host.label)
-        task.tell_removal(keeper.remove_dead(transport, cache, environments=ALL_ENVIRONMENTS))
-        is_removed = storage.remove_cache(transport)
-        task.tell(f"{'removed' if is_removed else 'nothing to remove at'} {cache}")
-        engines = [where.engine for where in ENVIRONMENTS.values() if where.engine is not None]
-        for engine in {engine.program: engine for engine in engines}.values():
-            _clean_images(task, ImageStore(engine=engine, transport=transport))
-
-
-def _clean_images(task: _HostTask, store: ImageStore) -> None:
-    remove_pins(store)
-    if held := remove_held(store):
-        task.tell(f"images with data of runs removed from the engine: {held}")
-    images = remove_images(store)
-    if images.count:
-        task.tell(f"images removed from the engine: {images.count}")
-    for name in images.kept:
-        task.tell(f"the image {name} stays, since one of yours is built on it")
-    if images.unseen:
-        task.tell(f"images may stay, since the engine could not be asked: {images.unseen}")
-
-
-def _clean_run(run_id: str, task: _HostTask, session: HostSession) -> None:
-    transport, cache = session.transport, session.cache
-    used = tuple(sorted({arm.environment for arm in task.experiment.arms}))
-    with task.locking(session):
-        left = [one for one in keeper.survey(transport, cache) if one.run_id == run_id]
-        for claim in left:
-            if claim.is_live:
-                raise keeper.refusal(claim, session.host.label)
-        for claim in left or (keeper.Claim(run_id=run_id),):
-            known = claim if claim.environments is not None else replace(claim, environments=used)
-            removal = keeper.remove(transport, cache, known, environments=ALL_ENVIRONMENTS)
-            task.tell_removal(removal)
-        if not task.outcome.lines and not task.outcome.errors:
-            task.tell(f"nothing is left of the run {run_id}")
-
-
-def _tell_holder(task: _HostTask, session: HostSession) -> None:
-    holder = keeper.holder_of(session.transport)
-    free = "free, as far as this login can see: no run and no `envcompare clean` holds it"
-    task.tell(f"in use: {holder.sentence}" if holder else free)
-
-
-def _unlock(task: _HostTask, session: HostSession) -> None:
-    holder = keeper.holder_of(session.transport)
-    if holder is None:
-        task.tell("nothing that this login can see holds the host")
-        return
-    keeper.end(session.transport, holder)
-    task.tell(f"ended process {holder.pid} there, the lock of the host: {holder.sentence}")
-    for claim in keeper.survey(session.transport, session.cache):
-        is_its = (claim.run_id, claim.state) == (holder.run_id, "live")
-        if is_its and keeper.end_claim(session.transport, claim):
-            task.tell(
-                f"ended process {claim.pid} there, the claim of that run: the next run, or "
-                "`envcompare clean`, removes what it left"
+    def _require_same(self, session: HostSession) -> None:
+        found = [
+            change
+            for arm, now in session.identities.items()
+            if (first := self.session.identities.get(arm)) is not None
+            for change in changes(first, now, host=self.label, arm=arm)
+        ]
+        if refused(found) and not self.job.experiment.allow_mismatch:
+            keys = ", ".join(f"{one.arm or 'the host'}: {one.key}" for one in refused(found))
+            raise ConfigError(
+                f"{self.label} is not what it was before its connection was lost",
+                details=f"changed: {keys}",
+                hint="begin a new run, or give --allow-mismatch to go on",
             )
 
+    def _give_up(self, error: TransportError) -> None:
+        if self._losses > _MOST_LOSSES:
+            text = f"{self.label} was lost {self._losses} times and is left out"
+            self.job.note("caution", host=self.label, text=text)
+            self.job.display.say(f"  {text}")
+        for cell in self._left:
+            self.job.fail("cell-failed", error, phase="connect", host=cell.host, cell=cell.id)
+            self.job.end_cell(cell, "unreachable", error.brief)
 
-def _build(task: _HostTask, session: HostSession) -> None:
-    for text in session.claim():
-        task.tell(text)
-    for arm in planned_arms(task.experiment):
-        task.interruption.check()
-        label = f"{session.host.label} {arm.id}"
-        if arm.is_control:
-            continue
-        say = task.display.saying(label, task.interruption.check)
+    def survives(self, act: Callable[[], None]) -> bool:
+        """Act on the host; record an error that ends its use."""
         try:
-            ready = session.add_arm(arm, task.experiment, Progress(say))
+            act()
         except InterruptedRunError:
-            raise
-        except EnvcompareError as error:
-            task.keep(error)
+            return False
+        except Exception as error:  # noqa: BLE001 — recorded; the failure of one host ends no other
+            if not self.job.interruption.is_requested:
+                _fail_host(self.job, self.session.host, error)
+            return False
+        return True
+
+    def survives_or_leaves(self, act: Callable[[], None]) -> bool:
+        """Act on the host, and leave it if that fails."""
+        has_survived = self.survives(act)
+        if not has_survived:
+            self.leave()
+        return has_survived
+
+    def leave(self) -> None:
+        """Remove leftovers on the host, and close the connection.
+
+        The processes of a job end with it if Slurm tracks them by cgroup.
+        """
+        for other in self.others:
+            other.leave()
+        held_by = self.session.host.job
+        if held_by and held_by.loss:
+            self.session.abandon()
         else:
-            if ready.mismatch:
-                say(f"{ready.mismatch.brief}: {ready.mismatch.details}")
-            facts = dict(ready.prepared.facts)
-            where = ready.prepared.reference or ready.prepared.interpreter
-            proof = ""
-            if TREE in facts:
-                proof = f", site-packages {facts[TREE][:12]}"
-            elif LOCK in facts:
-                proof = ", not proven: what is installed could not be hashed"
-            task.outcome.lines.append(f"{label}: {where}{proof}")
-            task.outcome.locks |= {facts[LOCK]} if LOCK in facts else set()
+            for text in self.session.close():
+                _tell_swept(self.job, self.session, text)
+        self._lock.release()
+
+
+def _has_failed(events: tuple[Event, ...]) -> bool:
+    """Tell whether a cell ended, and it or one of its arms failed since its last start.
+
+    What the plan leaves out is not a failure.
+    """
+    since = standing(events)
+    has_ended = any(e.what == "cell-ended" and e.state != "unreachable" for e in since)
+    return has_ended and any(e.failure is not None and e.failure.phase != "plan" for e in since)
+
+
+def _pauses(job: Job, patience_s: float) -> Iterator[None]:
+    """Wait before each attempt, with growing pauses, until the patience is over.
+
+    Raises InterruptedRunError if the user stops.
+    """
+    end, pause_s = time.monotonic() + patience_s, _FIRST_PAUSE_S
+    while (left_s := end - time.monotonic()) > 0:
+        until = time.monotonic() + min(pause_s, left_s)
+        while time.monotonic() < until:
+            job.interruption.check()
+            time.sleep(TICK_S)
+        yield
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _fail_host(job: Job, host: HostSpec, error: Exception) -> None:
+    job.fail("host-failed", as_known(error), phase=phase_of(error, "stack"), host=host.label)
+
+
+def _tell_swept(job: Job, session: HostSession, text: str) -> None:
+    job.note("swept", host=session.host.label, text=text)
+    job.display.say(f"  {session.host.label}: {text}")
+
+
+def _prepare_host(
+    job: Job,
+    session: HostSession,
+    *,
+    is_regained: bool = False,
+    needed: frozenset[str] = frozenset(),
+) -> None:
+    """Claim a host and prepare the arms of the plan there; record arms that fail.
+
+    If `is_regained`, a claim of this run is from the lost connection and is taken over. Raises
+    _MissingArmError for a missing arm that is `needed`.
+    """
+    for text in session.claim(is_regained=is_regained):
+        _tell_swept(job, session, text)
+    for arm in job.plan.arms:
+        job.interruption.check()
+        if not arm.is_control:
+            _add_arm(job, session, arm, is_needed=arm.id in needed)
+    say = job.display.saying(session.host.label, job.interruption.check)
+    note_differing_files(session, Progress(say))
+    for control, reference in job.plan.controls.items():
+        if reference in session.arms:
+            session.add_control(control, reference)
+    session.stage()
+    if any(cell.workload.program is None for cell in job.plan.cells):
+        find_pipes(session, Progress(say))
+    identify(session, job.experiment.data)
+    if session.wheels:
+        job.note("wheels", host=session.host.label, text=session.wheels.sentence)
+    values: dict[str, Scalar] = {}
+    unused = session.unused_gpus
+    if unused is not None and unused.is_expected:
+        names = ", ".join(one.name for one in unused.gpus)
+        values = {"gpu.unused": names or "its name is not known", "gpu.driver": unused.driver}
+    job.note("host-ready", host=session.host.label, values=values)
+
+
+def _add_arm(job: Job, session: HostSession, arm: ArmRecord, *, is_needed: bool) -> None:
+    say = job.display.saying(f"{session.host.label}, {arm.id}", job.interruption.check)
+    try:
+        ready = session.add_arm(arm, job.experiment, Progress(say, is_before_run=True))
+    except TransportError:
+        raise
+    except EnvcompareError as error:
+        job.interruption.check()
+        if is_needed and isinstance(error, UnusableError):
+            raise _MissingArmError(error.brief, details=error.details, hint=error.hint) from error
+        phase: Phase = "environment" if type(error) is UnusableError else "stack"
+        job.fail("arm-failed", error, phase=phase, host=session.host.label, arm=arm.id)
+    else:
+        if ready.mismatch:
+            say(f"{ready.mismatch.brief}: {ready.mismatch.details}")

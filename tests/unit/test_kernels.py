@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from envcompare.errors import InterruptedRunError, Interruption
-from envcompare.runner.hostrun import KernelTurns
+from envcompare.runner import KernelTurns
 
 _WAIT_S = 20.0
 

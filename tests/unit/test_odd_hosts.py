@@ -36,7 +36,7 @@ from envcompare.hosts import HostSession, opening
 from envcompare.measure.cell import parse_glance, parse_look
 from envcompare.profilers.toolbox import read_rights
 from envcompare.run_folder.results import RunFolder
-from envcompare.runner import hostrun
+from envcompare.runner import walk
 from envcompare.stack import Options, building, image, sif
 from envcompare.stack.storage import _disk_of, host_cache
 from envcompare.stack.venv import find_interpreter, find_python
@@ -319,7 +319,7 @@ def test_fault_of_envcompare_on_one_host_ends_no_other(
     if broken == "preparing":
         monkeypatch.setattr(HostSession, "stage", stage)
     else:
-        monkeypatch.setattr(hostrun, "open_session", opened)
+        monkeypatch.setattr(walk, "open_session", opened)
     monkeypatch.chdir(tmp_path)
     words = ("--envs", "vm@host", "--host-python", sys.executable, "--hosts", "other,local")
     # Both are this machine: at once, the sweep after the fault would end what the other measures.

@@ -21,7 +21,7 @@ from envcompare.hosts import HostSession, opening
 from envcompare.run_folder import standing
 from envcompare.run_folder.records import Event, Failure, event_now
 from envcompare.run_folder.results import RunFolder
-from envcompare.runner import Job, hostrun, walk
+from envcompare.runner import Job, walk
 from envcompare.runner.walk import _retried_hosts
 from envcompare.transport import LOCAL
 from envcompare.transport.hosts import HostSpec
@@ -86,7 +86,7 @@ def unreachable_at_first(monkeypatch: pytest.MonkeyPatch, *, times: int) -> Coun
             raise TransportError("host 'other' cannot be reached", hint="check its network")
         return open_session(host, *rest)
 
-    monkeypatch.setattr(hostrun, "open_session", opening_late)
+    monkeypatch.setattr(walk, "open_session", opening_late)
     return opened
 
 
@@ -183,7 +183,7 @@ def test_cell_has_failed_where_it_ended_with_a_failure(
     events: tuple[Event, ...], *, has_failed: bool
 ) -> None:
     """An interrupted or unreachable one goes on within its budget."""
-    assert hostrun._has_failed(events) is has_failed
+    assert walk._has_failed(events) is has_failed
 
 
 def test_resumed_run_goes_back_to_a_cell_with_its_whole_budget(
