@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
-from envcompare.cli.reading import PATH
+from envcompare.cli.options import PATH
 from envcompare.console import print_lines
 from envcompare.errors import ConfigError, EnvcompareError, RunFolderError
 from envcompare.run_folder import owner_of
@@ -17,9 +17,6 @@ from envcompare.text import one_line, visible
 if TYPE_CHECKING:
     from envcompare.report import Row, Words
     from envcompare.run_folder.results import RunFolder
-
-_PORT: Final = 8642
-_LONGEST: Final = 60  # characters
 
 
 @click.command("ls")
@@ -43,8 +40,8 @@ def list_runs(parent: Path) -> None:
         print_lines([f"no runs in {visible(str(parent))}"])
         return
     rows = tuple(_row(path, RunFolder(path)) for path in paths)
-    heads = (Column(head=head) for head in ("run", "state", "reference", "answer"))
-    show([Table(label="Runs", columns=tuple(heads), rows=rows)])
+    heads = tuple(Column(head=head) for head in ("run", "state", "reference", "answer"))
+    show([Table(label="Runs", columns=heads, rows=rows)])
 
 
 def _row(path: Path, folder: RunFolder) -> Row:
@@ -60,7 +57,7 @@ def _row(path: Path, folder: RunFolder) -> Row:
         state = ended if owner_of(path) is None else "being measured"
         cells = (state, visible(run.reference_arm), "; ".join(answers))
     except EnvcompareError as error:  # of another version, or damaged
-        cells = ("cannot be read", "", one_line(error.brief, most=_LONGEST))
+        cells = ("cannot be read", "", one_line(error.brief, most=60))
     return Row(cells=(visible(path.name), *cells))
 
 
@@ -69,7 +66,7 @@ def _row(path: Path, folder: RunFolder) -> Row:
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    default=_PORT,
+    default=8642,
     show_default=True,
     help="Port on this machine; 0 takes a free one.",
 )
@@ -91,7 +88,6 @@ def view(run_folder: Path, *, port: int, is_opened: bool) -> None:
             raise
         raise ConfigError(
             f"--port {port} cannot be used: {error.strerror}",
-            details="another program listens there, or the login may not use it",
             hint="envcompare view RUN --port 0",
         ) from error
     with server:

@@ -33,16 +33,13 @@ from envcompare.text import closest, listed, masked_words, parse_toml
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _Decorator = Callable[[_F], _F]
+# As typed: the code that opens it reports what is wrong, with its own exit code.
+PATH = click.Path(path_type=Path, readable=False)
 _CONFIG = click.option(
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="TOML file with the same settings as the flags. [default: envcompare.toml if it exists]",
-)
-_STUDY = click.option(
-    "--study",
-    metavar="NAME",
-    help="Repeat an earlier study; `envcompare list` names them.",
 )
 MEASURE = click.option(
     "--measure",
@@ -50,24 +47,6 @@ MEASURE = click.option(
     metavar="NAME=REGEX",
     multiple=True,
     help="Read a number from the output: first group of the last match.",
-)
-_COMMAND = (
-    click.option(
-        "--command",
-        "commands",
-        metavar="'PROGRAM ARG …'",
-        multiple=True,
-        help="Any program, timed as a whole process; repeatable.",
-    ),
-    MEASURE,
-    click.option(
-        "--command-dir",
-        metavar="DIR",
-        help="Folder on the host in which the command runs. [default: the current folder]",
-    ),
-    click.option(
-        "--command-timeout", type=float, metavar="SECONDS", help="Time limit for one process."
-    ),
 )
 IMPORT = (
     click.argument("tool", type=click.Choice(GPU_TOOLS)),
@@ -117,7 +96,6 @@ IMPORT = (
     ),
 )
 _DEFAULT_FILE = Path("envcompare.toml")
-_NOT_IN_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _INTERPRETERS = re.compile(r"python[\d.]*|torchrun|accelerate|env|nice|time|numactl|taskset")
 
 
@@ -165,23 +143,19 @@ def _flag(name: str, option: Option, types: tuple[Any, ...]) -> _Decorator[Any]:
     if kind is bool:
         off = option.off or f"no-{word}"
         return click.option(f"--{word}/--{off}", name, default=None, help=text)
+    given: dict[str, Any] = {"metavar": option.metavar}
     if option.is_repeated:
-        return click.option(f"--{word}", name, metavar=option.metavar, multiple=True, help=text)
-    if get_origin(kind) is Literal and int in types:
-        number_or_word = _NumberOrWord(get_args(kind))
-        return click.option(
-            f"--{word}", name, type=number_or_word, metavar=option.metavar, help=text
-        )
-    if get_origin(kind) is Literal:
-        return click.option(f"--{word}", name, type=click.Choice(get_args(kind)), help=text)
-    if option.bare is not None:
-        form = f"[{option.metavar}]"
-        return click.option(
-            f"--{word}", name, type=kind, metavar=form, is_flag=False, flag_value=option.bare,
-            help=text,
-        )  # fmt: skip
-    number = kind if kind in (int, float) else str
-    return click.option(f"--{word}", name, type=number, metavar=option.metavar, help=text)
+        given["multiple"] = True
+    elif get_origin(kind) is Literal and int in types:
+        given["type"] = _NumberOrWord(get_args(kind))
+    elif get_origin(kind) is Literal:
+        given = {"type": click.Choice(get_args(kind))}
+    elif option.bare is not None:
+        given = {"metavar": f"[{option.metavar}]", "is_flag": False, "flag_value": option.bare}
+        given["type"] = kind
+    else:
+        given["type"] = kind if kind in (int, float) else str
+    return click.option(f"--{word}", name, help=text, **given)
 
 
 def presets() -> tuple[_Decorator[Any], ...]:
@@ -216,8 +190,25 @@ _REACHING = (_CONFIG, *_flags("stack", "ssh"))
 EXPERIMENT = (
     *_flags("where", "allocation", "what"),
     _CONFIG,
-    _STUDY,
-    *_COMMAND,
+    click.option(
+        "--study", metavar="NAME", help="Repeat an earlier study; `envcompare list` names them."
+    ),
+    click.option(
+        "--command",
+        "commands",
+        metavar="'PROGRAM ARG …'",
+        multiple=True,
+        help="Any program, timed as a whole process; repeatable.",
+    ),
+    MEASURE,
+    click.option(
+        "--command-dir",
+        metavar="DIR",
+        help="Folder on the host in which the command runs. [default: the current folder]",
+    ),
+    click.option(
+        "--command-timeout", type=float, metavar="SECONDS", help="Time limit for one process."
+    ),
     *presets(),
     *_flags("how", "stack", "ssh", "lock"),
 )
@@ -278,16 +269,12 @@ def read_settings(path: Path) -> Settings:
     try:
         content = parse_toml(read_text(path))
     except (OSError, ValueError) as error:
-        raise _unreadable(path, str(error)) from error
+        raise ConfigError(
+            f"the configuration file {path} cannot be read",
+            details=str(error),
+            hint="check the path, and the TOML syntax at the place named",
+        ) from error
     return parse_settings(content, source=str(path))
-
-
-def _unreadable(path: Path, why: str) -> ConfigError:
-    return ConfigError(
-        f"the configuration file {path} cannot be read",
-        details=why,
-        hint="check the path, and the TOML syntax at the place named",
-    )
 
 
 def parse_set(items: tuple[str, ...]) -> ParameterValues:
@@ -325,21 +312,16 @@ def _scalar(text: str) -> Scalar:
 
 def _with_commands(given: dict[str, Any]) -> dict[str, Any]:
     """Turn `--command` and its companions into workload tables, as in a file."""
-    names = {"commands": (), "measures": (), "command_dir": None, "command_timeout": None}
-    about_commands = {name: given.pop(name, default) for name, default in names.items()}
-    if not about_commands["commands"]:
-        if any(about_commands.values()):
+    commands, measures = given.pop("commands", ()), given.pop("measures", ())
+    cwd, timeout = given.pop("command_dir", None), given.pop("command_timeout", None)
+    if not commands:
+        if measures or cwd or timeout:
             raise ConfigError(
                 "--measure, --command-dir and --command-timeout belong to a --command",
                 hint="name the program with --command, or write [workloads.NAME] in the file",
             )
         return given
-    tables = tables_of(
-        about_commands["commands"],
-        measures=about_commands["measures"],
-        cwd=about_commands["command_dir"],
-        timeout=about_commands["command_timeout"],
-    )
+    tables = tables_of(commands, measures=measures, cwd=cwd, timeout=timeout)
     others = {name: WorkloadTable() for name in listed(given.get("workloads"))}
     return {**given, "workloads": {**others, **tables}}
 
@@ -385,7 +367,7 @@ def command_name(argv: tuple[str, ...]) -> str:
         words = rest
     path = PurePosixPath(words[0] if words else "command")
     name = path.stem if path.suffix in {".py", ".sh"} else path.name
-    name = _NOT_IN_NAME.sub("-", name).strip(".-") or "command"
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "command"
     is_bundled = (bundled.workloads() / f"{name}.py").is_file()
     return f"{name}-command" if is_bundled else name
 
@@ -393,7 +375,13 @@ def command_name(argv: tuple[str, ...]) -> str:
 def patterns(items: tuple[str, ...]) -> dict[str, str]:
     """Return the expressions of `--measure` by name; raises ConfigError for a bad or double one."""
     kept: dict[str, str] = {}
-    for name, pattern in map(_measure, items):
+    for item in items:
+        name, equals, pattern = item.partition("=")
+        if not (equals and pattern and COMMAND_NAME.fullmatch(name)):
+            raise ConfigError(
+                f"--measure {item} is not understood",
+                hint="the form is NAME=REGEX, as in --measure 'loss=loss: ([0-9.]+)'",
+            )
         if name in kept:
             raise ConfigError(
                 f"two --measure are called `{name}`",
@@ -402,13 +390,3 @@ def patterns(items: tuple[str, ...]) -> dict[str, str]:
             )
         kept[name] = pattern
     return kept
-
-
-def _measure(item: str) -> tuple[str, str]:
-    name, equals, pattern = item.partition("=")
-    if not (equals and pattern and COMMAND_NAME.fullmatch(name)):
-        raise ConfigError(
-            f"--measure {item} is not understood",
-            hint="the form is NAME=REGEX, as in --measure 'loss=loss: ([0-9.]+)'",
-        )
-    return name, pattern

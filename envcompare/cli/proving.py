@@ -12,20 +12,18 @@ import signal
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType, MappingProxyType
-from typing import Any, Final, NoReturn
+from types import FrameType
+from typing import Final, NoReturn
 
 from msgspec.structs import replace
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model import Comparison, RunComparison
 from envcompare.cli.planning import resolved, settings_of
-from envcompare.cli.running import carry_out
 from envcompare.config.settings import Settings, WorkloadTable
-from envcompare.console import Display
 from envcompare.environments.line import (
     IMAGE_NAME,
     EngineCall,
@@ -67,16 +65,11 @@ from envcompare.run_folder.records import (
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats import Unit
 from envcompare.stats.metrics import wall_ns
-from envcompare.text import Command
+from envcompare.text import Command, CommandResult
 from envcompare.transport import LOCAL, run
 
-TRIALS: Final = "trials"
 _ANSWER_S: Final = 60.0
-_PARTS: Final = 8  # of a gap: the margin of its trials
-_WIDEST: Final = 50.0  # percent
-_TEMPORARY: Final = "envcompare-why-"
 _IMAGES: Final = "envcompare-images-"  # a name that no folder of a user has: left ones are removed
-_LOCKED_WITHIN_S: Final = 60.0  # of being made
 _BUILT: Final = "envcompare-built"  # stands for the image that the run builds
 
 
@@ -93,10 +86,10 @@ def chosen_comparison(whole: RunComparison, which: str) -> Comparison:
     ]
     if not named:
         known = ", ".join(f"{one.arm}/{one.cell}" for one in decided)
-        missing = f"no decided difference is called {which!r}"
-        none = "no comparison of this run is decided as slower or faster"
         raise ConfigError(
-            missing if which and decided else none,
+            f"no decided difference is called {which!r}"
+            if which and decided
+            else "no comparison of this run is decided as slower or faster",
             hint=f"decided: {known}" if known else "a longer --budget of `run` may decide one",
         )
     able = [one for one in named if _is_line(whole, one) or is_changeable(whole, one)]
@@ -128,16 +121,16 @@ def _is_line(whole: RunComparison, decided: Comparison) -> bool:
 
 def prove(
     folder: RunFolder,
-    display: Display,
+    carry_out: Callable[[Settings], tuple[RunComparison, RunFolder]],
+    say: Callable[[str], object],
     *,
     budget_s: float,
-    chosen: Comparison | None = None,
-    again: Mapping[str, Any] = MappingProxyType({}),
+    chosen: Comparison | None,
 ) -> Proof | None:
     """Look for the cause of a difference, by default the first decided one; None without any.
 
-    Trials are runs below the run's folder, with its settings and `again`. Raises
-    InterruptedRunError on SIGINT, SIGTERM and SIGHUP.
+    Trials are runs below the run's folder, with its settings. Raises InterruptedRunError on SIGINT,
+    SIGTERM and SIGHUP.
     """
     whole = compare_run(folder)
     decided = chosen or next((one for one in whole.compared if one.outcome in MOVED), None)
@@ -146,28 +139,40 @@ def prove(
     slow_arm = _slow_arm(whole, decided)
     reference = whole.reference_in(decided.cell)
     names = (reference if slow_arm == decided.arm else decided.arm, slow_arm)
-    margin = min(_WIDEST, 100 * math.expm1(abs(decided.deciding.log_ratio) / _PARTS))
+    # of a trial in percent: an eighth of the gap, as far as a setting allows
+    margin = min(50.0, 100 * math.expm1(abs(decided.deciding.log_ratio) / 8))
     arms = {one.id: one for one in folder.read_run().arms}
     fast, slow = (_as_line(arms[name]) for name in names)
     kinds = tuple(arms[name].environment for name in names)
     call = engine_call(slow)
-    manual = _manual(call)
+    manual = "" if call is None else _answer(call, "run", "--help").stdout
     is_typed = _is_line(whole, decided)
-    base = replace(_of_one_cell(settings_of(folder), decided, is_typed=is_typed), **again)
+    base = _of_one_cell(settings_of(folder), decided, is_typed=is_typed)
 
-    here = Path(_folder_of(base))
+    here = Path(next((one.cwd for _, one in _tables(base) if one.cwd), "."))
+    trials = folder.path / "trials"
 
     def measured(lines: dict[str, str], rounds: int | None, limit_s: float) -> Measured:
         given = _typed(base, lines, rounds) if is_typed else _with_arms(base, lines, manual, kinds)
-        given = replace(given, budget=limit_s, margin=margin, out=str(folder.path / TRIALS))
-        _, result, trial = carry_out(given, display, is_shown=False)
-        return _measured(result, trial, folder.path)
+        given = replace(given, budget=limit_s, margin=margin, out=str(trials))
+        result, trial = carry_out(given)
+        failed = {
+            row.arm: row.brief.removeprefix(f"{row.arm}: ")
+            for row in result.course.failures
+            if row.arm
+        }
+        return Measured(
+            units=units(trial.read_samples().samples),
+            failed=failed,
+            facts={record.arm: record.facts for record in trial.read_fingerprints()},
+            folder=str(trial.path.relative_to(folder.path)),
+        )
 
-    (folder.path / TRIALS).mkdir(exist_ok=True)
+    trials.mkdir(exist_ok=True)
     with (
         _ending_on_signals(),
         _byte_code_folder(call, manual) as cache,
-        _image_files((fast, slow), manual, whole.run_id, folder.path / TRIALS, here) as files,
+        _image_files((fast, slow), manual, whole.run_id, trials, here) as files,
     ):
         search = Search(
             fast=fast,
@@ -176,13 +181,13 @@ def prove(
             manual=manual,
             budget_s=budget_s,
             files=files,
-            say=display.say,
+            say=say,
             gap=abs(decided.deciding.log_ratio),
         )
         own = line_changes(fast, slow, manual=manual)
         if is_typed:
             own += _changes_of_lines(fast, slow, manual, here)
-            own += _packages(folder, names, (fast, slow), Path(cache).parent, display)
+            own += _packages(folder, names, (fast, slow), Path(cache).parent, say)
         levers = _levers(whole, decided, own, cache=cache, is_engine=call is not None)
         return search.prove(levers, arm=decided.arm, slow_arm=slow_arm, cell=decided.cell)
 
@@ -210,31 +215,12 @@ def _entrypoint(line: str, manual: str) -> list[str]:
     if given:
         return [value for one in given if (value := one[len("--entrypoint") :].strip(" ='\""))]
     image = call.words[given_options(call.words, manual)[1]]
-    words = ("image", "inspect", "--format", "{{json .Config.Entrypoint}}", image)
-    asked = run(LOCAL, Command(argv=(*call.client, *words)), timeout_s=_ANSWER_S)
+    asked = _answer(call, "image", "inspect", "--format", "{{json .Config.Entrypoint}}", image)
     return json.loads(asked.stdout) or [] if asked.succeeded else []
 
 
-def _manual(call: EngineCall | None) -> str:
-    """Return what `run --help` of a call's engine prints."""
-    if call is None:
-        return ""
-    command = Command(argv=(*call.client, "run", "--help"))
-    return run(LOCAL, command, timeout_s=_ANSWER_S).stdout
-
-
-def _measured(result: RunComparison, trial: RunFolder, parent: Path) -> Measured:
-    """Return what a trial gave, with its folder below the parent."""
-    return Measured(
-        units=units(trial.read_samples().samples),
-        failed={
-            row.arm: row.brief.removeprefix(f"{row.arm}: ")
-            for row in result.course.failures
-            if row.arm
-        },
-        facts={record.arm: record.facts for record in trial.read_fingerprints()},
-        folder=str(trial.path.relative_to(parent)),
-    )
+def _answer(call: EngineCall, *words: str) -> CommandResult:
+    return run(LOCAL, Command(argv=(*call.client, *words)), timeout_s=_ANSWER_S)
 
 
 def _slow_arm(whole: RunComparison, decided: Comparison) -> str:
@@ -294,11 +280,6 @@ def _typed(settings: Settings, lines: Mapping[str, str], rounds: int | None) -> 
 
 def _tables(settings: Settings) -> list[tuple[str, WorkloadTable]]:
     return list(settings.workloads.items()) if isinstance(settings.workloads, dict) else []
-
-
-def _folder_of(settings: Settings) -> str:
-    """Return the folder in which lines run."""
-    return next((one.cwd for _, one in _tables(settings) if one.cwd), ".")
 
 
 def _with_arms(
@@ -393,7 +374,7 @@ def _sif_files(lines: tuple[str, str], here: Path, folder: Path) -> SifFiles | N
 @contextmanager
 def _byte_code_folder(call: EngineCall | None, manual: str) -> Iterator[str]:
     """Give a folder that only this login can reach, and a container, whatever its user."""
-    with _temporary(_TEMPORARY, Path(tempfile.gettempdir())) as parent:
+    with _temporary("envcompare-why-", Path(tempfile.gettempdir())) as parent:
         cache = Path(parent) / "cache"
         cache.mkdir()
         if call is not None:
@@ -407,9 +388,8 @@ def _byte_code_folder(call: EngineCall | None, manual: str) -> Iterator[str]:
                 image = call.words[given_options(call.words, manual)[1]]
                 # what is in it: the image's `rm` shall not reach the folder above
                 volume = ("--volume", f"{cache}:/d", "--entrypoint", "rm", "--user", "0", image)
-                words = (*call.client, "run", "--rm", *CONFINED, *volume, "-rf", "/d")
                 with suppress(EnvcompareError):
-                    run(LOCAL, Command(argv=words), timeout_s=_ANSWER_S)
+                    _answer(call, "run", "--rm", *CONFINED, *volume, "-rf", "/d")
 
 
 @contextmanager
@@ -424,7 +404,8 @@ def _temporary(prefix: str, place: Path, *, others: str = "") -> Iterator[str]:
         with suppress(OSError):
             lock = _locked(left)
             try:
-                if time.time() - left.stat().st_mtime > _LOCKED_WITHIN_S:
+                # a living process locks its folder within a minute of making it
+                if time.time() - left.stat().st_mtime > 60:
                     for _ in opened(left):  # so that all of it can be removed
                         pass
                     shutil.rmtree(left)
@@ -462,7 +443,7 @@ def _packages(
     arms: tuple[str, str],
     lines: tuple[str, str],
     place: Path,
-    display: Display,
+    say: Callable[[str], object],
 ) -> list[Change]:
     """Return the packages in which two lines without an engine differ, as links below a folder."""
     if any(map(engine_call, lines)):
@@ -472,7 +453,7 @@ def _packages(
     try:
         return package_changes(fast, slow, place=place)
     except (OSError, ValueError, TypeError, IndexError) as error:  # of a broken list of files
-        display.say(f"  the packages are not compared: {error}")
+        say(f"  the packages are not compared: {error}")
         return []
 
 

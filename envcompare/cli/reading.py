@@ -7,11 +7,11 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from envcompare.cli.options import IMPORT, command_line, taking
+from envcompare.cli.options import IMPORT, PATH, command_line, taking
 from envcompare.console import Display, is_terminal, print_bytes, print_lines
 from envcompare.errors import ConfigError
 from envcompare.files import irregular
@@ -24,11 +24,8 @@ if TYPE_CHECKING:
     from envcompare.report import PlainBlock
     from envcompare.run_folder.results import RunFolder
 
-
-PATH: Final = click.Path(path_type=Path, readable=False)
-"""A path as typed: the code that opens it reports what is wrong, with its own exit code."""
-_OWN: Final = ("run.json", "samples.jsonl", "events.jsonl", "fingerprints", "logs", "profiles")
-"""Files without which a run folder is lost."""
+# Files without which a run folder is lost.
+_OWN = ("run.json", "samples.jsonl", "events.jsonl", "fingerprints", "logs", "profiles")
 
 
 @click.command()
@@ -107,13 +104,20 @@ def _check(
         raise ConfigError(f"--open is for the page, not for {form}", hint="leave one of them out")
     if output is not None:
         _check_output(output)
-    elif form == "parquet":
-        _check_terminal(form)
+    elif form == "parquet" and is_terminal():
+        raise ConfigError(
+            f"{form} is binary and is not written to a terminal",
+            hint=f"add --output FILE.{form}, or `> FILE.{form}`",
+        )
     if figures is not None:
         from envcompare.report.exports import check_folder
 
         check_folder(figures)
-        _check_figures(figures)
+        if _is_part(_real_path(figures)):
+            raise ConfigError(
+                f"--figures {str(figures)!r} is a part of a run",
+                hint="name another folder",
+            )
     if form == "parquet":
         from envcompare.report.exports import check_parquet
 
@@ -124,10 +128,7 @@ def _check_output(output: Path) -> None:
     """Raise ConfigError, before the analysis, for a file that cannot be written."""
     folder = output.parent
     if output.is_dir():
-        raise ConfigError(
-            f"--output {str(output)!r} is a folder",
-            hint="name a file in it",
-        )
+        raise ConfigError(f"--output {str(output)!r} is a folder", hint="name a file in it")
     if not folder.is_dir():
         raise ConfigError(
             f"--output {str(output)!r} cannot be written",
@@ -143,24 +144,6 @@ def _check_output(output: Path) -> None:
         raise ConfigError(
             f"--output {str(output)!r} would replace a part of a run",
             hint="choose another name or folder",
-        )
-
-
-def _check_figures(folder: Path) -> None:
-    """Raise ConfigError if figures would be written among the files of a run."""
-    if _is_part(_real_path(folder)):
-        raise ConfigError(
-            f"--figures {str(folder)!r} is a part of a run",
-            hint="name another folder",
-        )
-
-
-def _check_terminal(form: str) -> None:
-    """Raise ConfigError for binary output to a terminal."""
-    if is_terminal():
-        raise ConfigError(
-            f"{form} is binary and is not written to a terminal",
-            hint=f"add --output FILE.{form}, or `> FILE.{form}`",
         )
 
 
@@ -234,9 +217,11 @@ def _data(
     else:
         from envcompare.report.exports import csv_text, parquet_bytes
 
-        content = parquet_bytes(comparison) if form == "parquet" else b""
-        if form == "csv":
-            content = csv_text(comparison, is_whole=columns == "all").encode()
+        content = (
+            parquet_bytes(comparison)
+            if form == "parquet"
+            else csv_text(comparison, is_whole=columns == "all").encode()
+        )
     _put(content, output)
     return comparison
 
@@ -399,11 +384,13 @@ def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
     run = compare_run(RunFolder.open(path))
     claims = claims_of_run(run)
     if gates and not claims:
-        raise _nothing_to_judge(run)
+        raise ConfigError(
+            f"--fail-on has nothing to judge in {run.run_id}",
+            hint="name a run of `envcompare run` with at least two environments",
+        )
     results = judge_gates(gates, claims)
     code = gates_exit_code(results, claims, is_complete=run.course.is_complete)
-    labels = cell_labels(run)
-    results = worded_gates(results, labels, run.reference_arm, references=run.references)
+    results = worded_gates(results, cell_labels(run), run.reference_arm, references=run.references)
     gated = GatedRun(comparison=run, gates=results, exit_code=code)
     found = gate_blocks(results, run) if gates else ()
     _show_judged(summary(run), found, gated, form=form, name=run.run_id)
@@ -458,13 +445,6 @@ def _compare_two(
     found = gate_blocks(said.gates, said.before, said.after) if gates else ()
     _show_judged(change_blocks(said, labels), found, said, form=form, name=said.after.run_id)
     return code
-
-
-def _nothing_to_judge(run: RunComparison) -> ConfigError:
-    return ConfigError(
-        f"--fail-on has nothing to judge in {run.run_id}",
-        hint="name a run of `envcompare run` with at least two environments",
-    )
 
 
 @click.command()

@@ -1,45 +1,243 @@
-"""Carry out a run: make its folder, measure, write the report, and print the summary."""
+"""`run`, `why` and `capture`: the subcommands that measure."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-from typing import TYPE_CHECKING
+import string
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from envcompare.cli.options import command_line
-from envcompare.console import Display
-from envcompare.errors import InterruptedRunError
-from envcompare.text import masked, shortened
+import click
+from msgspec.structs import replace
+
+from envcompare.cli.options import (
+    EXPERIMENT,
+    MEASURE,
+    command_line,
+    command_name,
+    named_flags,
+    patterns,
+    presets,
+    settings_of,
+    taking,
+)
+from envcompare.config.settings import Settings, WorkloadTable
+from envcompare.config.workloads import SHELL
+from envcompare.console import Display, print_event, print_lines
+from envcompare.errors import ConfigError, InterruptedRunError
+from envcompare.run_folder.records import CAPTURED as CAPTURED_LINE
+from envcompare.text import counted, is_masked, masked, shortened
 
 if TYPE_CHECKING:
-    from envcompare.analysis.model import RunComparison
+    from envcompare.analysis.model import Comparison, RunComparison
     from envcompare.config.experiment import Experiment
     from envcompare.config.plan import Plan
-    from envcompare.config.settings import Settings
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import Job
     from envcompare.transport.hosts import HostSpec
 
-CONTAINERS = re.compile(r"\b(?:docker|podman)\b")
-_MOST_OF_LINE = 1000  # characters
-_CLIENT = (
-    "its container is not read, only the client: write the line as one `docker run` or `podman run`"
+_AGAIN = ("allow_mismatch", "wait")  # may differ when a run is resumed
+_CONTAINERS = re.compile(r"\b(?:docker|podman)\b")
+_Planned = tuple["Experiment", "Plan", "tuple[HostSpec, ...]"]
+_SUFFIX = ".capture"
+_NAMES_CAPTURE = re.compile(rf"\S+{re.escape(_SUFFIX)}")
+_NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"  # of a Python object, with its modules
+_NAMED_LINE = re.compile(r"([a-z][a-z0-9-]*)=(.*)", re.DOTALL)
+_OTHER_WORK, _UNDECIDED = 6, 7  # exit codes of `why`
+_LINES = (
+    click.option(
+        "--prepare",
+        metavar="'LINE'",
+        help="Shell line before each process, not timed, as in 'rm -rf out'.",
+    ),
+    click.option("--conclude", metavar="'LINE'", help="Shell line after each process, not timed."),
+    MEASURE,
+    click.option(
+        "--lockstep",
+        is_flag=True,
+        help="Compare steps of a PyTorch training script instead of whole processes.",
+    ),
+    click.option(
+        "--step",
+        metavar="MODULE:FUNCTION",
+        help="Compare the time from one call of a Python function to the next, as in "
+        "__main__:predict; implies --lockstep.",
+    ),
+    click.option(
+        "--prove",
+        is_flag=True,
+        help="Change the slow line towards the fast one and measure again, to find the cause; "
+        "takes up to --budget once more.",
+    ),
+    click.option(
+        "--comparison",
+        metavar="ARM[/WORKLOAD]",
+        help="With a run's folder in place of the lines: which difference to explain; the first "
+        "decided one if not given.",
+    ),
+    *presets(),
+    *named_flags("margin", "target", "budget", "seed", "quiet_gate", "title", "out", "wait"),
 )
-Planned = tuple["Experiment", "Plan", "tuple[HostSpec, ...]"]
+_CAPTURED = (*_LINES[:2], *named_flags("budget", "seed", "quiet_gate", "title", "out", "wait"))
 
 
-def create(new: Planned, display: Display) -> RunFolder:
+@click.command()
+@taking(EXPERIMENT)
+@click.option("--yes", is_flag=True, help="Run a plan of more than 200 cells.")
+@click.option(
+    "--resume",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="RUN",
+    help="Continue an interrupted run, with its options. Exit 2 if software, kernel, driver or "
+    "data changed.",
+)
+@click.option(
+    "--events",
+    type=click.Choice(["json"]),
+    help="Print each event as a line of JSON to stdout, and everything else to stderr.",
+)
+@click.option(
+    "--retry-failed",
+    is_flag=True,
+    help="Try failed or lost hosts once more at the end. With --resume, also repeat cells with a "
+    "failed arm.",
+)
+@click.pass_obj
+def run(
+    display: Display,
+    /,
+    *,
+    yes: bool,
+    resume: Path | None,
+    events: str | None,
+    retry_failed: bool,
+    **values: Any,  # noqa: ANN401
+) -> None:
+    """Measure the workloads in every arm and write a run folder with its report."""
+    from envcompare.cli.planning import file_lines, resumed
+    from envcompare.run_folder import locked, next_session
+    from envcompare.run_folder.results import RunFolder
+    from envcompare.runner import Job
+
+    if resume is not None:
+        if any(value not in (None, ()) for name, value in values.items() if name not in _AGAIN):
+            raise ConfigError(
+                "--resume takes all options except --allow-mismatch, --wait and --retry-failed "
+                "from the run it continues",
+                hint="leave the other options out, or start a new run",
+            )
+        folder, new = RunFolder.open(resume), None
+    else:
+        folder, new = _begin(values, display, accept_many=yes)
+    with locked(folder.path, by="run") as doubt:
+        experiment, plan, hosts = new or resumed(
+            folder, Settings(**{name: values[name] for name in _AGAIN})
+        )
+        session = next_session(folder.read_events().events) if experiment.sessions > 1 else None
+        if session is not None and session > experiment.sessions:
+            print_lines([_all_measured(folder, experiment.sessions)])
+            return
+        if new is None:
+            _check_places(experiment, hosts, display)
+        if doubt:
+            display.say(doubt)
+        folder.listener = print_event if events else None
+        job = Job(
+            folder=folder,
+            plan=plan if session is None else plan.in_session(session),
+            experiment=experiment,
+            hosts=hosts,
+            display=display,
+            retries_failed=retry_failed,
+            session=session,
+        )
+        part = f"session {session} of {experiment.sessions}, " if session else ""
+        display.say(f"run {folder.run_id}: {part}{_size(job.plan)}")
+        for line in file_lines(job.plan):
+            display.say(f"  {line}")
+        exit_code, _ = _measured(job)
+        if session is not None:
+            _tell_sessions(job, experiment.sessions)
+    sys.exit(exit_code)
+
+
+def _begin(
+    values: dict[str, Any], display: Display, *, accept_many: bool
+) -> tuple[RunFolder, _Planned | None]:
+    """Return the folder and plan of a new run, or the folder of --sessions to continue."""
+    from envcompare.cli.planning import planned, session_run, usable_defaults
+
+    flags, file = settings_of(values)
+    flags, left_out = usable_defaults(flags, file)
+    if left_out:
+        display.say(left_out)
+    experiment, plan, hosts = planned(flags, file, accept_many=accept_many)
+    if experiment.sessions > 1:
+        is_seeded = flags.seed is not None or file.seed is not None
+        if (begun := session_run(experiment, is_seeded=is_seeded)) is not None:
+            return begun, None
+    return _create((experiment, plan, hosts), display), (experiment, plan, hosts)
+
+
+def _all_measured(folder: RunFolder, sessions: int) -> str:
+    return f"all {sessions} sessions of {folder.path} are measured; name another folder with --out"
+
+
+def _tell_sessions(job: Job, planned: int) -> None:
+    """Print how to measure the next session, or that this was the last."""
+    from envcompare.run_folder import next_session
+
+    session = next_session(job.folder.read_events().events)
+    if session > planned:
+        job.display.say(_all_measured(job.folder, planned))
+        return
+    words = list(job.folder.read_run().command_line)
+    program = Path(sys.argv[0]).absolute()
+    words[0] = str(program) if program.is_file() else words[0]
+    command, folder = shlex.join(words), Path.cwd()
+    in_cron = f"cd {shlex.quote(str(folder))} && {command}".replace("%", r"\%")
+    timer = ["systemd-run", "--user", "--on-calendar=daily", f"--working-directory={folder}"]
+    lines = [
+        "",
+        f"session {session} of {planned} measured nothing; repeat the same command"
+        if session == job.session
+        else f"next: session {session} of {planned}, with the same command, best on another day",
+    ]
+    if not is_masked(command):  # it would not run
+        lines += [
+            f"  with cron:    0 3 * * * {in_cron}",
+            f"  with systemd: {shlex.join([*timer, *words])}",
+        ]
+    for line in lines:
+        job.display.say(line)
+
+
+def _size(planned: Plan) -> str:
+    design = planned.design
+    arms = ", ".join(arm.id for arm in planned.arms)
+    return (
+        f"{counted(len(planned.cells), 'cell')} with {design.budget_s:.0f} s each, "
+        f"{planned.duration(len(planned.cells))}; arms {arms}; "
+        f"margin ±{100 * design.margin:.4g} %"
+    )
+
+
+def _create(new: _Planned, display: Display) -> RunFolder:
     """Return the folder of a new run, once its hosts and base image are known to be available."""
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import walk
 
     experiment, plan, hosts = new
-    check_places(experiment, hosts, display)
+    _check_places(experiment, hosts, display)
     record = walk.run_record(plan, experiment, command_line=command_line())
     return RunFolder.create(experiment.out, record)
 
 
-def check_places(experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display) -> None:
+def _check_places(experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display) -> None:
     """Refuse an unavailable allocation, host or base image before anything is built."""
     from envcompare.hosts.allocation import check_available
     from envcompare.hosts.opening import require_base, require_free
@@ -50,32 +248,32 @@ def check_places(experiment: Experiment, hosts: tuple[HostSpec, ...], display: D
     require_base(hosts, experiment, display.say)
 
 
-def carry_out(
+def _carry_out(
     settings: Settings, display: Display, *, is_shown: bool = True
 ) -> tuple[int, RunComparison, RunFolder]:
     """Carry out a run with these settings; return the exit code, the results and the folder.
 
-    Raises as `measured`, and ConfigError for settings that contradict each other.
+    Raises as `_measured`, and ConfigError for settings that contradict each other.
     """
     from envcompare.cli.planning import planned
-    from envcompare.config.settings import Settings
     from envcompare.run_folder import locked
     from envcompare.runner import Job
 
     new = planned(settings, Settings(), accept_many=True)
-    folder, (experiment, plan, hosts) = create(new, display), new
+    folder, (experiment, plan, hosts) = _create(new, display), new
     with locked(folder.path, by="run"):
         job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
         for arm in experiment.arms:
             if arm.traits.reference != "line":
                 continue
-            display.say(f"{arm.id}: {shortened(masked(arm.reference), most=_MOST_OF_LINE)}")
-            if not arm.traits.programs and CONTAINERS.search(arm.reference):
-                display.say(f"  {_CLIENT}")
-        return (*measured(job, is_shown=is_shown), folder)
+            display.say(f"{arm.id}: {shortened(masked(arm.reference), most=1000)}")
+            if not arm.traits.programs and _CONTAINERS.search(arm.reference):
+                form = "`docker run` or `podman run`"
+                display.say(f"  its container is not read: write the line as one {form}")
+        return (*_measured(job, is_shown=is_shown), folder)
 
 
-def measured(job: Job, *, is_shown: bool = True) -> tuple[int, RunComparison]:
+def _measured(job: Job, *, is_shown: bool = True) -> tuple[int, RunComparison]:
     """Carry out a run, write its report and print its summary; return the exit code and results.
 
     Raises InterruptedRunError if the user stopped it.
@@ -97,3 +295,272 @@ def measured(job: Job, *, is_shown: bool = True) -> tuple[int, RunComparison]:
             hint=f"envcompare run --resume {shlex.quote(str(job.folder.path))}",
         )
     return exit_code, comparison
+
+
+@click.command()
+@click.argument("lines", nargs=-1, metavar="'LINE' 'LINE'…")
+@taking(_LINES)
+@click.pass_obj
+def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None:  # noqa: ANN401
+    """Compare command lines exactly as you type them; the first is the reference.
+
+    \b
+    envcompare why 'python train.py' 'docker run --rm -v $PWD:/w -w /w app:2 python train.py'
+
+    \b
+    envcompare why results/RUN --comparison docker/cnn     for a difference that `run` has found
+
+    For PyTorch training, add --lockstep: it compares steps, and the script need not end.
+
+    Each line runs several times, in random order, by `sh -c` in the current folder. envcompare adds
+    two labels and `--cidfile` to `docker run` and `podman run`; `--lockstep` also adds a probe: two
+    mounts, and PYTHONPATH. 'fast=python train.py' names a line. By default, differences below 5 %
+    count as equal, and the budget is 600 s. Exit 3: a line cannot be run. 4: a line failed. 6: the
+    lines do different work. 7: a line is undecided, or no cause of a run's difference is proven.
+    """
+    if len(lines) == 1 and os.path.isfile(os.path.join(lines[0], "run.json")):  # noqa: PTH113, PTH118 — False for a long line
+        sys.exit(_explained(Path(lines[0]), values, display))
+    if values.pop("comparison"):
+        raise ConfigError(
+            "--comparison needs the folder of a run, with its run.json",
+            hint="envcompare why RUN --comparison docker/cnn",
+        )
+    is_proof = values["prove"]
+    settings = line_settings(lines, values)
+    exit_code, comparison, folder = _carry_out(settings, display, is_shown=not is_proof)
+    if is_proof:
+        comparison = _proven(folder, display, budget_s=comparison.settings.budget_s)
+    if comparison.course.failures and all(
+        one.phase == "checksum" for one in comparison.course.failures
+    ):
+        exit_code = _OTHER_WORK
+    undecided = any(
+        one.outcome not in {"slower", "faster", "equivalent"} for one in comparison.compared
+    )
+    sys.exit(exit_code or (_UNDECIDED if undecided else 0))
+
+
+_OF_TRIALS: Final = ("quiet_gate", "wait")  # what trials of a run that has ended may change
+
+
+def _explained(run: Path, values: dict[str, Any], display: Display) -> int:
+    """Look for the cause of a difference in a run that has ended; return the exit code."""
+    from envcompare.analysis.compare import compare_run
+    from envcompare.cli.proving import chosen_comparison
+    from envcompare.run_folder import locked
+    from envcompare.run_folder.results import RunFolder
+
+    given = {name for name, value in values.items() if value not in (None, (), False)}
+    if others := given - {"comparison", "prove", "budget", *_OF_TRIALS}:
+        words = {"measures": "measure", "preset": str(values["preset"])}
+        flags = ", ".join(sorted(f"--{words.get(one, one)}".replace("_", "-") for one in others))
+        raise ConfigError(
+            f"{flags} applies to command lines, but {run} is a run folder",
+            hint="with a run, only --comparison, --budget, --wait and --no-quiet-gate can be given",
+        )
+    folder = RunFolder.open(run)
+    with locked(folder.path, by="run"):
+        whole = compare_run(folder)
+        comparison = _proven(
+            folder,
+            display,
+            budget_s=values["budget"] or whole.settings.budget_s,
+            chosen=chosen_comparison(whole, values["comparison"] or ""),
+            again={name: values[name] for name in _OF_TRIALS if values[name] is not None},
+        )
+    proof = comparison.proof
+    return 0 if proof and proof.outcome in {"cause", "contributes"} else _UNDECIDED
+
+
+def _proven(
+    folder: RunFolder,
+    display: Display,
+    *,
+    budget_s: float,
+    chosen: Comparison | None = None,
+    again: Mapping[str, Any] | None = None,
+) -> RunComparison:
+    """Look for the cause of a difference, show the report with it, and return the results."""
+    from envcompare.cli.conclusion import conclude, show_summary
+    from envcompare.cli.proving import prove
+    from envcompare.run_folder.results import PROOF
+
+    def carry_out(settings: Settings) -> tuple[RunComparison, RunFolder]:
+        return _carry_out(replace(settings, **(again or {})), display, is_shown=False)[1:]
+
+    display.say("looking for the cause")
+    try:
+        proof = prove(folder, carry_out, display.say, budget_s=budget_s, chosen=chosen)
+        if proof is not None:
+            folder.write_json(PROOF, proof)
+    except InterruptedRunError as error:
+        raise InterruptedRunError(
+            "the search for the cause was interrupted",
+            details="the verdict is kept, and not proven",
+            hint=f"envcompare why {shlex.quote(str(folder.path))}",
+        ) from error
+    finally:
+        comparison, report = conclude(folder)
+        show_summary(comparison, report)
+    return comparison
+
+
+@click.command()
+@click.argument("line", metavar="'LINE'")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    metavar=f"FILE{_SUFFIX}",
+    help="File to write; it must not exist.",
+)
+@taking(_CAPTURED)
+@click.pass_obj
+def capture(display: Display, /, *, line: str, output: Path, **values: Any) -> None:  # noqa: ANN401
+    """Measure one command line here, and keep it in a file to compare with elsewhere.
+
+    \b
+    envcompare capture 'python train.py' -o slow.capture       where it is slow
+    envcompare why 'python train.py' slow.capture              where it is fast
+
+    The line runs against itself, as by `why`, which shows how much its time varies on this machine.
+    The file holds times and facts, and no file of yours. Exit codes are those of `why`, without 7;
+    5: too few rounds.
+    """
+    from envcompare.run_folder.captures import capture_of, write_capture
+
+    why = ""
+    if output.suffix != _SUFFIX:
+        why = f"does not end with {_SUFFIX}"
+    elif output.exists():
+        why = "exists already"
+    elif not os.access(output.parent, os.W_OK | os.X_OK):
+        why = "cannot be written: its folder is missing, or not yours to write"
+    if why:
+        raise ConfigError(
+            f"--output {output} {why}", hint=f"name a new file, such as slow{_SUFFIX}"
+        )
+    try:
+        settings = line_settings(twice(line), values)
+        exit_code, comparison, folder = _carry_out(settings, display)
+    except InterruptedRunError as error:
+        hint = "run envcompare capture again"
+        raise InterruptedRunError(error.brief, details=error.details, hint=hint) from error
+    if comparison.course.failures:
+        sys.exit(exit_code)
+    write_capture(output, capture_of(folder))
+    display.say(f"{output}: compare it with envcompare why 'LINE' {shlex.quote(str(output))}")
+
+
+def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
+    """Return the settings that compare command lines, run in the current folder.
+
+    A line may begin with its name, as in `fast=python train.py`. Raises ConfigError for a repeated
+    name, and for another number of lines than 2 to 26.
+    """
+    if len(lines) == 1 and " " not in lines[0]:
+        raise ConfigError(
+            f"{lines[0]} is not the folder of a run",
+            hint="envcompare ls shows runs; two lines: envcompare why 'LINE' 'LINE'",
+        )
+    if not 2 <= len(lines) <= len(string.ascii_lowercase):
+        raise ConfigError(
+            f"why compares 2 to {len(string.ascii_lowercase)} command lines, not {len(lines)}",
+            hint="quote each of them: envcompare why 'python train.py' 'docker run …'",
+        )
+    step = values.get("step")
+    if step and not re.fullmatch(f"{_NAME}:{_NAME}", step):
+        raise ConfigError(
+            f"--step {step} is not understood",
+            hint="the form is MODULE:FUNCTION, as in __main__:predict or model:Net.forward",
+        )
+    lockstep = bool(values.get("lockstep") or step)
+    arms, rounds = _arms(lines, lockstep=lockstep)
+    given = {name: value for name, value in values.items() if value not in (None, ())}
+    usual: dict[str, Any] = {} if "preset" in given else {"margin": 5.0}
+    own = {name: given.pop(name, None) for name in ("prepare", "conclude", "step")}
+    given.pop("lockstep", None)
+    measures = patterns(given.pop("measures", ()))
+    if rounds:
+        _require_runs(given, measures=measures, lockstep=lockstep)
+    given.pop("prove", None)
+    if lockstep:
+        usual |= {"same_cpu": False, "marks": False, "startup": False}
+        if own["prepare"] or own["conclude"] or measures:
+            raise ConfigError(
+                "steps cannot be combined with --prepare, --conclude or --measure",
+                hint="leave --lockstep and --step out to time whole processes",
+            )
+    most = min(rounds, default=None)
+    table = WorkloadTable(
+        command=SHELL, lockstep=lockstep, most_rounds=most, measures=measures, **own
+    )
+    # a line may hold a whole program, and the name of its script comes early
+    scripts = (
+        one for line in lines for one in re.findall(r"[^\s'\"=:]+\.(?:py|sh)\b", line[:4096])
+    )
+    return Settings(
+        **{**usual, **given},
+        envs=tuple(arms.values()),
+        workloads={command_name((next(scripts, "line"),)): table},
+        profile="none",
+        threads="as-run",
+        stabilise=False,
+    )
+
+
+def _arms(lines: tuple[str, ...], *, lockstep: bool) -> tuple[dict[str, str], list[int]]:
+    """Return how each line is run, by its name, and of captures how many rounds they hold."""
+    from envcompare.environments.line import engine_call, name_of  # --help does without engines
+    from envcompare.run_folder.captures import read_capture
+
+    arms: dict[str, str] = {}
+    rounds: list[int] = []
+    for letter, text in zip(string.ascii_lowercase, lines, strict=False):
+        named = _NAMED_LINE.fullmatch(text)
+        name, line = (named[1], named[2]) if named else (letter, text)
+        if any("\ud800" <= character <= "\udfff" or character == "\0" for character in line):
+            raise ConfigError(
+                f"the line {text!a} is not valid UTF-8", hint="write it into a script"
+            )
+        if name in arms or not line.strip():
+            raise ConfigError(
+                f"the line {text!r} is empty" if not line.strip() else f"two lines are {name!r}",
+                hint="give each line its own name, as in 'fast=python train.py'",
+            )
+        if _NAMES_CAPTURE.fullmatch(line) and not engine_call(line):
+            path = Path(line).absolute()
+            captured = read_capture(path)
+            rounds.append(min(len(captured.processes), len(captured.control)))
+            arms[name] = f"{name}={CAPTURED_LINE}:{path}"
+            continue
+        call = engine_call(line)
+        if lockstep and call is None and _CONTAINERS.search(line):
+            raise ConfigError(
+                f"the steps of a script in the container of {text!r} cannot be seen",
+                hint="write the line as one `docker run` or `podman run`, or leave --lockstep and "
+                "--step out",
+            )
+        arms[name] = f"{name}={name_of(call.client) if call else 'line'}:{line}"
+    return arms, rounds
+
+
+def _require_runs(given: dict[str, Any], *, measures: dict[str, str], lockstep: bool) -> None:
+    """Raise ConfigError for what a capture does not hold."""
+    for is_given, brief, flags in (
+        (given.get("prove"), "the line of a capture cannot be run again", "--prove"),
+        (measures, "a capture holds no output, which --measure would search", "--measure"),
+        (lockstep, "a capture holds whole processes, no steps", "--lockstep and --step"),
+    ):
+        if is_given:
+            raise ConfigError(brief, hint=f"leave {flags} out")
+
+
+def twice(text: str) -> tuple[str, str]:
+    """Return a line, without its name, as two lines to compare."""
+    named = _NAMED_LINE.fullmatch(text)
+    line = named[2] if named else text
+    if _NAMES_CAPTURE.fullmatch(line):
+        raise ConfigError(f"{line} is a capture already", hint="give the line itself")
+    return f"a={line}", f"b={line}"

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envcompare.cli.lines import line_settings, twice
+from envcompare.cli.running import line_settings, twice
 from envcompare.errors import ConfigError
 from envcompare.run_folder.captures import (
     Capture,

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 import pytest
 
-from envcompare.cli import run
 from envcompare.cli.options import parse_set, read_settings
 from envcompare.cli.planning import resolved
+from envcompare.cli.running import run
 from envcompare.config import known_keys
 from envcompare.config.settings import DEFAULTS, Settings, WorkloadTable, merge, options
 from envcompare.environments.registry import all_traits

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from envcompare.cli.lines import line_settings
+from envcompare.cli.running import line_settings
 from envcompare.environments import GATE, Isolation
 from envcompare.environments.line import (
     CLIENTS,
