@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from shutil import which
@@ -27,7 +27,7 @@ from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError, RunFolderError
 from envcompare.measure import derive_seed, shuffled
 from envcompare.run_folder import next_session, written_samples
-from envcompare.run_folder.records import Design, ProfileChoice
+from envcompare.run_folder.records import ArmRecord, ProfileChoice
 from envcompare.run_folder.results import RunFolder, configuration_of
 from envcompare.text import assigned, counted, first_few, masked_toml, parse_toml, shown_text
 from envcompare.transport.hosts import HostSpec, Inventory, KnownHost, host_groups, parse_hosts
@@ -54,7 +54,16 @@ def resolved(flags: Settings, file: Settings) -> tuple[Experiment, tuple[HostSpe
 def _resolved(flags: Settings, file: Settings) -> tuple[Experiment, tuple[HostSpec, ...]]:
     known = Known(environments=all_traits(), workloads=catalogue())
     experiment = resolve(flags, file, known=known)
-    hosts = parse_hosts(experiment.hosts, _inventory(flags, file))
+    tables = (layer.hosts for layer in (flags, file) if isinstance(layer.hosts, dict))
+    inventory = Inventory(
+        hosts={
+            name: KnownHost(address=host.address or name, tags=host.tags, group=host.group)
+            for table in tables
+            for name, host in table.items()
+        },
+        groups=merge(flags, file).groups or {},
+    )
+    hosts = parse_hosts(experiment.hosts, inventory)
     return standalone(experiment, hosts), hosts
 
 
@@ -79,28 +88,21 @@ def usable_defaults(flags: Settings, file: Settings) -> tuple[Settings, str]:
     return msgspec.structs.replace(flags, envs=usable), f"arms: {', '.join(states)}"
 
 
-def _inventory(*layers: Settings) -> Inventory:
-    """Return all hosts and groups that the file describes."""
-    tables = (layer.hosts for layer in layers if isinstance(layer.hosts, dict))
-    return Inventory(
-        hosts={
-            name: KnownHost(address=host.address or name, tags=host.tags, group=host.group)
-            for table in tables
-            for name, host in table.items()
-        },
-        groups=merge(*layers).groups or {},
-    )
-
-
 def standalone(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> Experiment:
     """Return the experiment with settings that mean the same in any working directory."""
     own_workloads = tuple(
         f"{w.path}:{w.class_name}" for w in experiment.workloads if w.path is not None
     )
     config = experiment.ssh_config and str(Path(experiment.ssh_config).expanduser().resolve())
+    named = tuple(map(str, hosts))
+    tagged = {
+        host.label: HostTable(address=str(host), tags=host.tags or (), group=host.group)
+        for host in hosts
+    }
+    has_table = any(host.tags is not None or host.group for host in hosts)
     settings = msgspec.structs.replace(
         experiment.settings,
-        hosts=None if experiment.allocation else _named(hosts),
+        hosts=None if experiment.allocation else tagged if has_table else named,
         groups=None,
         workload=own_workloads or None,
         ssh_config=config,
@@ -112,22 +114,10 @@ def standalone(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> Experimen
             if w.path is None
         }
         settings = msgspec.structs.replace(settings, workloads=tables)
-    named = tuple(map(str, hosts))
     return replace(experiment, hosts=named, settings=settings, ssh_config=config)
 
 
-def _named(hosts: tuple[HostSpec, ...]) -> tuple[str, ...] | dict[str, HostTable]:
-    """Return the hosts of the run, as a table if they have names, tags or groups."""
-    if not any(host.tags is not None or host.group for host in hosts):
-        return tuple(map(str, hosts))
-    return {
-        host.label: HostTable(address=str(host), tags=host.tags or (), group=host.group)
-        for host in hosts
-    }
-
-
 def _table_of(program: Program) -> WorkloadTable:
-    """Return the table that means the same in any working directory."""
     return WorkloadTable(
         command=program.argv,
         measures=dict(program.measures),
@@ -183,7 +173,13 @@ def resumed(folder: RunFolder, again: Settings) -> tuple[Experiment, Plan, tuple
             f"{folder.path} cannot be resumed: it holds imported profiles and measures nothing",
             hint="add profiles to it with `envcompare import`, or start a new run",
         )
-    _check_whole(folder)
+    written, held = written_samples(folder.read_events().events), folder.count_samples()
+    if held < written:
+        raise RunFolderError(
+            f"{folder.path} cannot be resumed: some of its samples were lost",
+            details=f"samples.jsonl holds {held} of {written} samples",
+            hint="restore samples.jsonl from a copy, or start a new run",
+        )
     experiment, made, hosts = _planned(again, settings_of(folder), accept_many=True)
     same = (
         (record.tool_version, __version__, "the version of envcompare"),
@@ -237,7 +233,6 @@ def session_run(experiment: Experiment, *, is_seeded: bool) -> RunFolder | None:
 
 
 def _compared_settings(content: dict[str, Any], *, is_seeded: bool) -> dict[str, Any]:
-    """Return the settings that must match for a command to continue a run."""
     ignored = {"out", "wait", "allow-mismatch", *(() if is_seeded else ("seed",))}
     return {key: value for key, value in content.items() if key not in ignored}
 
@@ -261,49 +256,20 @@ def settings_of(folder: RunFolder) -> Settings:
     return parse_settings(content, source=str(folder.path / "run.json"))
 
 
-def _check_whole(folder: RunFolder) -> None:
-    written = written_samples(folder.read_events().events)
-    held = folder.count_samples()
-    if held < written:
-        raise RunFolderError(
-            f"{folder.path} cannot be resumed: some of its samples were lost",
-            details=f"samples.jsonl holds {held} of {written} samples",
-            hint="restore samples.jsonl from a copy, or start a new run",
-        )
-
-
-def _gpu_lines(experiment: Experiment, design: Design) -> tuple[str, ...]:
-    """Say how many more restarts a GPU needs, and why; nothing where it needs no more."""
-    if not experiment.may_use_gpu or design.gpu_restarts <= design.min_restarts:
-        return ()
-    why = "successive rounds are correlated there"
-    return (f"  (on a GPU at least {design.gpu_restarts}: {why})",)
-
-
 def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
     """Return the plan as lines of text, with the experiment as a configuration file."""
     design = plan.design
     besides = (experiment.search is not None) * ("search",) + bool(design.until) * ("training",)
     turns = f"if hosts take turns, without {', '.join((*besides, 'profiles and waiting'))}"
-    margin, target = (f"{100 * fraction:.4g} %" for fraction in (design.margin, design.target))
     lines = [
         "experiment (as a configuration file):",
         *(f"  {line}" for line in masked_toml(settings_toml(experiment.settings)).splitlines()),
         *_host_lines(experiment),
         *_group_lines(plan),
         "arms:",
-        *(f"  {arm.id}: {_arm_text(plan, arm.id)}" for arm in plan.arms),
-        f"design: margin ±{margin}, half-width target {target},",
-        f"  budget {design.budget_s:.0f} s a cell, at least {design.min_restarts} restarts",
-        *_gpu_lines(experiment, design),
-        "  (if these do not fit, up to half of the budget more)",
-        *_session_lines(design),
-        *_thread_lines(plan),
-        *file_lines(plan),
-        f"profiles: {PROFILES[design.profile]}",
-        *_compiler_lines(plan),
-        *_search_lines(experiment),
-        *_until_lines(plan),
+        *(f"  {arm.id}: {_arm_text(arm)}" for arm in plan.arms),
+        *_design_lines(experiment, plan),
+        *_measured_lines(experiment, plan),
         f"cells: {len(plan.cells)}, {plan.duration(len(plan.cells))} {turns};",
         f"  the intervals are widened for {counted(plan.comparisons, 'comparison')}",
     ]
@@ -316,69 +282,61 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _thread_lines(plan: Plan) -> list[str]:
-    """Return the number of compute threads; nothing for plain commands, which choose their own."""
+def _design_lines(experiment: Experiment, plan: Plan) -> Iterator[str]:
+    """Yield margins, budget and restarts, sessions, and the number of compute threads."""
+    design = plan.design
+    margin, target = (f"{100 * fraction:.4g} %" for fraction in (design.margin, design.target))
+    yield f"design: margin ±{margin}, half-width target {target},"
+    yield f"  budget {design.budget_s:.0f} s a cell, at least {design.min_restarts} restarts"
+    if experiment.may_use_gpu and design.gpu_restarts > design.min_restarts:
+        why = "successive rounds are correlated there"
+        yield f"  (on a GPU at least {design.gpu_restarts}: {why})"
+    yield "  (if these do not fit, up to half of the budget more)"
+    if design.sessions > 1:
+        budget_s = design.budget_s / design.sessions
+        yield f"sessions: {design.sessions}, one for each call, each with {budget_s:.0f} s a cell"
     if all(cell.workload.program is not None for cell in plan.cells):
-        return []
-    number = plan.design.threads
-    if number is None:
-        return ["threads: as-run; each arm's variables, CPU set and quota decide"]
-    return [f"threads: {number} in every arm"]
+        return  # plain commands choose their own threads
+    if design.threads is None:
+        yield "threads: as-run; each arm's variables, CPU set and quota decide"
+    else:
+        yield f"threads: {design.threads} in every arm"
+
+
+def _measured_lines(experiment: Experiment, plan: Plan) -> Iterator[str]:
+    """Yield what is sent and measured besides the time, and what that needs."""
+    yield from file_lines(plan)
+    yield f"profiles: {PROFILES[plan.design.profile]}"
+    cells = [cell for cell in plan.cells if cell.workload.path is None]
+    values = [dict(cell.parameters) for cell in cells]
+    values += [arm.parameters for arm in plan.arms] if cells else []
+    if any(each.get("compile") is True for each in values):
+        needed = "g++ and Python.h are needed, which the default base image lacks"
+        yield f"compiled models: {needed}: give"
+        yield "  another with --base-image (docs/guide/software.md)"
+    if experiment.search is not None:
+        yield f"search: in every arm before timing, within {experiment.search.limit};"
+        yield "  only batches that fit in all arms are measured"
+    if (goal := plan.design.until) is not None:
+        most = f"{counted(goal.epochs, 'epoch')}, within a second budget"
+        yield f"training: after timing, to {goal.metric} {goal.value:g}, at most {most}"
 
 
 def file_lines(plan: Plan) -> list[str]:
     """Say of each file of the user's what is sent with it, where that is more or less than it."""
-    own = {one.path: one.files for one in (cell.workload for cell in plan.cells)}
-    return [text for path, files in own.items() if path is not None for text in _sent(path, files)]
-
-
-def _sent(path: Path, files: tuple[str, ...]) -> list[str]:
-    if len(files) > 1:
-        others = counted(len(files) - 1, "other file")
-        return [f"files: {path.name} is sent with {others} of its folder"]
-    if why := left_behind(path):
-        return [
-            f"files: {path.name} is sent alone, without the rest of its folder: {why}",
-            "  if it reads other files there, name what is large in a .gitignore",
-        ]
-    return []
-
-
-def _compiler_lines(plan: Plan) -> list[str]:
-    """Return what compiled models of bundled workloads need; nothing without such models."""
-    cells = [cell for cell in plan.cells if cell.workload.path is None]
-    values = [dict(cell.parameters) for cell in cells]
-    values += [arm.parameters for arm in plan.arms] if cells else []
-    if not any(each.get("compile") is True for each in values):
-        return []
-    return [
-        "compiled models: g++ and Python.h are needed, which the default base image lacks: give",
-        "  another with --base-image (docs/guide/software.md)",
-    ]
-
-
-def _session_lines(design: Design) -> list[str]:
-    if design.sessions == 1:
-        return []
-    budget_s = design.budget_s / design.sessions
-    return [f"sessions: {design.sessions}, one for each call, each with {budget_s:.0f} s a cell"]
-
-
-def _search_lines(experiment: Experiment) -> list[str]:
-    if experiment.search is None:
-        return []
-    return [
-        f"search: in every arm before timing, within {experiment.search.limit};",
-        "  only batches that fit in all arms are measured",
-    ]
-
-
-def _until_lines(plan: Plan) -> list[str]:
-    goal = plan.design.until
-    if goal is None:
-        return []
-    most = f"{counted(goal.epochs, 'epoch')}, within a second budget"
-    return [f"training: after timing, to {goal.metric} {goal.value:g}, at most {most}"]
+    workloads = (cell.workload for cell in plan.cells)
+    own = {one.path: one.files for one in workloads if one.path is not None}
+    lines = []
+    for path, files in own.items():
+        if len(files) > 1:
+            others = counted(len(files) - 1, "other file")
+            lines.append(f"files: {path.name} is sent with {others} of its folder")
+        elif why := left_behind(path):
+            lines += [
+                f"files: {path.name} is sent alone, without the rest of its folder: {why}",
+                "  if it reads other files there, name what is large in a .gitignore",
+            ]
+    return lines
 
 
 def _host_lines(experiment: Experiment) -> list[str]:
@@ -396,7 +354,6 @@ def _host_lines(experiment: Experiment) -> list[str]:
 
 
 def _group_lines(plan: Plan) -> list[str]:
-    """Return the groups of hosts that are compared, with their hosts."""
     if not plan.groups:
         return []
     first = plan.groups[0].name
@@ -408,8 +365,7 @@ def _group_lines(plan: Plan) -> list[str]:
     return [f"groups of hosts: {len(plan.groups)}", *lines]
 
 
-def _arm_text(plan: Plan, arm_id: str) -> str:
-    arm = next(one for one in plan.arms if one.id == arm_id)
+def _arm_text(arm: ArmRecord) -> str:
     software = arm.reference or f"stack {arm.stack}"
     text = ", ".join((arm.environment, software, *assigned(arm.parameters)))
     if arm.is_reference:

@@ -18,11 +18,9 @@ from envcompare.report.page import render
 from envcompare.run_folder import owner_of
 from envcompare.run_folder.results import RunFolder
 
-LOCAL_ADDRESS: Final = "127.0.0.1"
+_LOCAL_ADDRESS: Final = "127.0.0.1"
 _PAGE: Final = "report.html"
-_HTML, _TEXT, _BYTES = "text/html", "text/plain; charset=utf-8", "application/octet-stream"
 _TEXTS: Final = frozenset({"", ".json", ".jsonl", ".log", ".csv", ".md", ".toml", ".xml", ".html"})
-_FRESH_S: Final = 5.0
 
 
 class RunServer(ThreadingHTTPServer):
@@ -33,7 +31,7 @@ class RunServer(ThreadingHTTPServer):
 
     def __init__(self, folder: RunFolder, port: int) -> None:
         """Listen on this machine alone; raises OSError if the port is taken."""
-        super().__init__((LOCAL_ADDRESS, port), partial(_Handler, self))
+        super().__init__((_LOCAL_ADDRESS, port), partial(_Handler, self))
         self.folder = folder
         self.secret = secrets.token_urlsafe(16)
         self._drawing = threading.Lock()
@@ -43,7 +41,7 @@ class RunServer(ThreadingHTTPServer):
     @property
     def address(self) -> str:
         """Return where the page is."""
-        return f"http://{LOCAL_ADDRESS}:{self.server_port}/{self.secret}/"
+        return f"http://{_LOCAL_ADDRESS}:{self.server_port}/{self.secret}/"
 
     def page(self) -> bytes:
         """Return the page, which is drawn again while the run is being measured."""
@@ -52,7 +50,7 @@ class RunServer(ThreadingHTTPServer):
                 names = tuple(name for name in self.folder.file_names() if name != _PAGE)
                 self._page = render(compare_run(self.folder), files=names).encode()
                 is_changing = owner_of(self.folder.path) is not None
-                self._until_s = time.monotonic() + _FRESH_S if is_changing else float("inf")
+                self._until_s = time.monotonic() + 5 if is_changing else float("inf")
             return self._page
 
     def file(self, name: str) -> bytes | None:
@@ -76,15 +74,18 @@ class _Handler(BaseHTTPRequestHandler):
             # a page elsewhere must not read it by a name of its own
             host = self.headers.get("Host", "").partition(":")[0]
             is_known = secrets.compare_digest(secret.encode(), self._run.secret.encode())
-            is_allowed = host in {LOCAL_ADDRESS, "localhost"} and is_known
+            is_allowed = host in {_LOCAL_ADDRESS, "localhost"} and is_known
             is_page = name in {"", _PAGE}
-            content = self._content(name, is_page=is_page) if is_allowed else None
+            content = None
+            if is_allowed:
+                content = self._run.page() if is_page else self._run.file(name)
             if content is None:
                 self.send_error(HTTPStatus.NOT_FOUND)
                 return
-            kind = _TEXT if Path(name).suffix in _TEXTS else _BYTES
+            is_text = Path(name).suffix in _TEXTS
+            kind = "text/plain; charset=utf-8" if is_text else "application/octet-stream"
             self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", _HTML if is_page else kind)
+            self.send_header("Content-Type", "text/html" if is_page else kind)
             self.send_header("Content-Length", str(len(content)))
             self.send_header("Cache-Control", "no-store")
             self.send_header("X-Content-Type-Options", "nosniff")
@@ -94,9 +95,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, explain=error.brief)
         except (OSError, ValueError):  # the browser is gone, or no file can have that name
             self.close_connection = True
-
-    def _content(self, name: str, *, is_page: bool) -> bytes | None:
-        return self._run.page() if is_page else self._run.file(name)
 
     def log_message(self, *args: object) -> None:
         """Print nothing for each request."""

@@ -1,7 +1,4 @@
-"""`init` and `--install-completion`: what a user sets up once.
-
-`init` writes a configuration file, and prints two lines to compare, from what is in the folder.
-"""
+"""`init` and `--install-completion`: what a user sets up once."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -29,9 +26,7 @@ from envcompare.transport import LOCAL, run
 
 FILE: Final = Path("envcompare.toml")
 _PROGRAMS: Final = ("train.py", "main.py", "run.py", "bench.py", "benchmark.py", "app.py")
-_VENVS: Final = (".venv", "venv", "env")
 _MAIN: Final = re.compile(r"^if __name__ == ['\"]__main__['\"]:", re.MULTILINE)
-_TAG: Final = re.compile(r"[^a-z0-9._-]+")
 _SBATCH: Final = re.compile(
     r"^#SBATCH\s+(?:--(?P<name>[\w-]+)[= ]|-(?P<letter>\w)[= ]?)\s*(?P<value>\S+)", re.MULTILINE
 )
@@ -45,16 +40,11 @@ _LETTERS: Final = {
     "c": "cpus-per-task",
 }
 _NAMES: Final = {"cpus-per-task": "cpus", "mem": "mem-gb", "gpus": "gres", "gpus-per-node": "gres"}
-_USUAL_TIME: Final = "01:00:00"  # if the script has no limit
 _USUAL_IMAGE: Final = "python:3-slim"
-_SCRIPTS: Final = frozenset({".sh", ".sbatch", ".slurm"})
-_READ_BYTES: Final = 1 << 20
-_BUDGET_S: Final = 300.0
-_MARGIN: Final = 5.0  # percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suggestion:
+class _Suggestion:
     """A way to run the program: its line, its arm for `run`, and what must be done before."""
 
     name: str
@@ -92,23 +82,31 @@ def init(display: Display, /, *, program: Path | None, try_s: float) -> None:
             f"{FILE} exists already",
             hint=f"rename it, or see what it means: envcompare plan --config {FILE}",
         )
-    script = program or program_in(folder)
+    script = program or _program_in(folder)
     is_inside = (folder / script).resolve().is_relative_to(folder.resolve())
     if not (script.is_file() and is_inside) or script.is_absolute():
         raise ConfigError(f"there is no file {script} in {folder}", hint="envcompare init train.py")
-    ways = suggestions(folder, script)
+    ways = _suggestions(folder, script)
     try:
-        FILE.write_text(file_text(ways, script, folder), encoding="utf-8")
+        FILE.write_text(_file_text(ways, script, folder), encoding="utf-8")
     except OSError as error:
         raise RunFolderError(f"{FILE} cannot be written", details=str(error)) from error
-    print_lines([f"{FILE} is written: envcompare plan shows what it means", *_lines(ways)])
+    builds = [f"  {way.before}" for way in ways if way.before]
+    print_lines(
+        [
+            f"{FILE} is written: envcompare plan shows what it means",
+            *(["first:", *builds] if builds else []),
+            "to compare your own lines, with the reason for a difference:",
+            f"  envcompare why {' '.join(shlex.quote(way.line) for way in ways)}",
+        ]
+    )
     if try_s:
         for way in ways:
             display.say(f"running {way.name}")
             print_lines([f"{way.name}: {_try_line(way, limit_s=try_s)}"])
 
 
-def program_in(folder: Path) -> Path:
+def _program_in(folder: Path) -> Path:
     """Return the program of a folder; raises ConfigError if there is none, or several."""
     for name in _PROGRAMS:
         if (folder / name).is_file():
@@ -125,15 +123,15 @@ def program_in(folder: Path) -> Path:
     )
 
 
-def suggestions(folder: Path, program: Path) -> list[Suggestion]:
+def _suggestions(folder: Path, program: Path) -> list[_Suggestion]:
     """Return the ways to run a program that the folder and this machine show, plain first."""
     words = shlex.quote(str(program))
-    venv = next((name for name in _VENVS if (folder / name / "bin" / "python").exists()), "")
+    venvs = (name for name in (".venv", "venv", "env") if (folder / name / "bin/python").exists())
+    venv = next(venvs, "")
     python = f"{venv}/bin/python" if venv else "python3"
-    ways = [Suggestion(name="plain", line=f"{python} {words}", arm="plain=vm")]
+    ways = [_Suggestion(name="plain", line=f"{python} {words}", arm="plain=vm")]
     has_gpu = shutil.which("nvidia-smi") is not None
-    given = "--gpus all " * has_gpu
-    inside = f'{given}-v "$PWD":/w -w /w {{}} python3 {words}'
+    inside = f'{"--gpus all " * has_gpu}-v "$PWD":/w -w /w {{}} python3 {words}'
     engine, client = _image_engine()
     dockerfile = next(
         (name for name in ("Dockerfile", "Containerfile") if (folder / name).is_file()), ""
@@ -142,10 +140,11 @@ def suggestions(folder: Path, program: Path) -> list[Suggestion]:
     if dockerfile or not packed:
         image, before = _USUAL_IMAGE, f"{client} pull {_USUAL_IMAGE}"
         if dockerfile:
-            image = f"{_TAG.sub('-', folder.name.lower()).strip('-._') or 'app'}:test"
+            name = re.sub(r"[^a-z0-9._-]+", "-", folder.name.lower()).strip("-._") or "app"
+            image = f"{name}:test"
             before = f"{client} build --tag {image} --file {dockerfile} ."
         ways.append(
-            Suggestion(
+            _Suggestion(
                 name="image",
                 line=f"{client} run --rm {inside.format(image)}",
                 arm=f"image={engine}:{image}",
@@ -156,20 +155,15 @@ def suggestions(folder: Path, program: Path) -> list[Suggestion]:
     return [*ways, *packed]
 
 
-def _sif_suggestions(folder: Path, given: str, words: str) -> Iterator[Suggestion]:
-    """Yield the way through a SIF, or through one that a definition file makes."""
+def _sif_suggestions(folder: Path, given: str, words: str) -> Iterator[_Suggestion]:
     sifs, definitions = (sorted(folder.glob(pattern)) for pattern in ("*.sif", "*.def"))
     if not (sifs or definitions):
         return
     name = sifs[0].name if sifs else definitions[0].with_suffix(".sif").name
     engine, traits = next(item for item in all_traits().items() if item[1].reference == "file")
     program = next(filter(shutil.which, traits.programs), traits.programs[0])
-    made = (
-        f"{program} build {shlex.quote(name)} {shlex.quote(definitions[0].name)}"
-        if not sifs
-        else ""
-    )
-    yield Suggestion(
+    made = "" if sifs else f"{program} build {shlex.join((name, definitions[0].name))}"
+    yield _Suggestion(
         name="sif",
         line=f"{program} exec {given}{shlex.quote(name)} python3 {words}",
         arm=f"sif={engine}:{name}",
@@ -179,45 +173,38 @@ def _sif_suggestions(folder: Path, given: str, words: str) -> Iterator[Suggestio
 
 def _image_engine() -> tuple[str, str]:
     """Return the first environment that runs images and whose program is here, and the program."""
-    programs = {
-        name: traits.limit_command.split()[0]
+    programs = [
+        (name, traits.limit_command.split()[0])
         for name, traits in all_traits().items()
         if traits.reference == "image" and traits.limit_command
-    }
-    return next(
-        (item for item in programs.items() if shutil.which(item[1])), next(iter(programs.items()))
-    )
+    ]
+    return next((item for item in programs if shutil.which(item[1])), programs[0])
 
 
-def file_text(ways: Iterable[Suggestion], program: Path, folder: Path) -> str:
+def _file_text(ways: list[_Suggestion], program: Path, folder: Path) -> str:
     """Return the configuration file, with comments."""
-    every = list(ways)
     table = WorkloadTable(command=("python3", str(program)))
     settings = Settings(
-        envs=tuple(way.arm for way in every),
-        budget=_BUDGET_S,
-        margin=_MARGIN,
+        envs=tuple(way.arm for way in ways),
+        budget=300.0,
+        margin=5.0,
         threads="as-run",
         workloads={command_name((str(program),)): table},
     )
-    builds = [f"#   {way.before}" for way in every if way.before]
+    builds = [f"#   {way.before}" for way in ways if way.before]
+    venv, is_venv, _ = ways[0].line.partition("/bin/python ")
     comments = [
         "# Made by `envcompare init`; see `envcompare run --help` for every setting.",
         "# `envcompare plan` shows what it means, `envcompare run` measures.",
         "# The first arm is the reference. Whole processes are timed: keep the work short,",
         "# such as one epoch. A difference below `margin` percent counts as equal.",
         *(["# Make these first:", *builds] if builds else []),
-        *_activation(every),
-        *_allocation(folder, [way.arm for way in every if not way.needs_daemon]),
+        # a line has `python3`, which is that of PATH
+        *([f"# First activate the environment: . {venv}/bin/activate"] if is_venv else []),
+        *_allocation(folder, [way.arm for way in ways if not way.needs_daemon]),
         "",
     ]
     return "\n".join(comments) + settings_toml(settings)
-
-
-def _activation(ways: list[Suggestion]) -> list[str]:
-    """Return how `plain` finds the packages of a virtual environment: `python3` is that of PATH."""
-    folder, is_venv, _ = ways[0].line.partition("/bin/python ")
-    return [f"# First activate the environment: . {folder}/bin/activate"] * bool(is_venv)
 
 
 def _allocation(folder: Path, arms: list[str]) -> list[str]:
@@ -228,7 +215,7 @@ def _allocation(folder: Path, arms: list[str]) -> list[str]:
     if len(arms) == 1:
         return []
     for path in sorted(folder.iterdir()):
-        given = _asked(_text(path)) if path.suffix in _SCRIPTS else {}
+        given = _asked(_text(path)) if path.suffix in {".sh", ".sbatch", ".slurm"} else {}
         if given:
             asked = ",".join(f"{key}={value}" for key, value in given.items())
             command = f"#   envcompare run --envs {','.join(arms)} --allocation slurm:{asked}"
@@ -249,20 +236,10 @@ def _asked(script: str) -> dict[str, str]:
             value = value.removesuffix("G")  # in other units it is left out
         if name in known and (option != "mem" or value.isdecimal()):
             given[name] = value
-    return given | {"time": given.get("time", _USUAL_TIME)} if given else {}
+    return given | {"time": given.get("time", "01:00:00")} if given else {}
 
 
-def _lines(ways: list[Suggestion]) -> list[str]:
-    builds = [f"  {way.before}" for way in ways if way.before]
-    both = " ".join(shlex.quote(way.line) for way in ways)
-    return [
-        *(["first:", *builds] if builds else []),
-        "to compare your own lines, with the reason for a difference:",
-        f"  envcompare why {both}",
-    ]
-
-
-def _try_line(way: Suggestion, *, limit_s: float) -> str:
+def _try_line(way: _Suggestion, *, limit_s: float) -> str:
     """Run a line once; return how that ended."""
     if way.before:
         return f"not tried: first {way.before}"
@@ -279,7 +256,7 @@ def _try_line(way: Suggestion, *, limit_s: float) -> str:
 def _text(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            return file.read(_READ_BYTES).decode(errors="replace")
+            return file.read(1 << 20).decode(errors="replace")
     except OSError:
         return ""
 

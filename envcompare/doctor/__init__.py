@@ -40,9 +40,6 @@ from envcompare.stack import NotMadeError, Progress
 from envcompare.text import cause_line, listed
 from envcompare.transport.hosts import HostSpec, connect
 
-_STEP_S = 600.0  # at most, of the only block
-_DEFAULT_ENVIRONMENTS = tuple(name for name, traits in all_traits().items() if traits.is_default)
-
 
 class _NotComparedError(UnusableError):
     """Comparing the stacks would require building one, or measuring."""
@@ -193,7 +190,8 @@ def build_command(experiment: Experiment, host: HostSpec) -> str:
     )
     if experiment.device == "cpu" and given.variant == "auto":  # build has no --device
         given = replace(given, variant="cpu")
-    usual = replace(DEFAULTS, envs=_DEFAULT_ENVIRONMENTS)
+    names = (name for name, traits in all_traits().items() if traits.is_default)
+    usual = replace(DEFAULTS, envs=tuple(names))
     words: list[str] = []
     for name, (option, _) in options().items():
         value = getattr(given, name)
@@ -228,7 +226,10 @@ def compare_stacks(
     `options`. Raises NotComparedError if a stack is not built yet or only plain commands would run,
     and WorkloadError if a workload fails.
     """
-    cells = tuple(_cells(session, experiment))
+    cells: dict[str, Cell] = {}  # one of each workload that a worker can run
+    for cell in make_plan(experiment, (session.host.label,), accept_many=True).cells:
+        if cell.workload.program is None:
+            cells.setdefault(cell.workload.name, cell)
     if not cells:
         raise _NotComparedError(
             "doctor does not run plain commands",
@@ -236,10 +237,17 @@ def compare_stacks(
         )
     for text in session.claim():
         progress.say(text)
-    _make_ready(session, experiment, arms, progress)
+    # a mismatch is reported with the other differences
+    tolerant = dataclasses.replace(experiment, allow_mismatch=True)
+    for arm in arms:
+        try:
+            session.add_arm(arm, tolerant, progress)
+        except NotMadeError as error:
+            brief = f"the stack of {arm.id} is not built yet"
+            raise _NotComparedError(brief, details=error.details) from error
     note_differing_files(session, progress)
     session.stage()
-    prints = {cell.workload.name: _fingerprints(session, experiment, cell) for cell in cells}
+    prints = {name: _fingerprints(session, experiment, cell) for name, cell in cells.items()}
     pairs = ((counterpart(arm, arms), arm) for arm in arms if not arm.is_reference)
     return tuple(_compared_stack(session, pair, prints, options) for pair in pairs)
 
@@ -257,30 +265,6 @@ def counterpart(arm: ArmRecord, arms: tuple[ArmRecord, ...]) -> ArmRecord:
     return ordered[0] if alike is arm else alike
 
 
-def _make_ready(
-    session: HostSession, experiment: Experiment, arms: tuple[ArmRecord, ...], progress: Progress
-) -> None:
-    """Prepare the arms without building anything."""
-    # A mismatch is reported with the other differences.
-    tolerant = dataclasses.replace(experiment, allow_mismatch=True)
-    for arm in arms:
-        try:
-            session.add_arm(arm, tolerant, progress)
-        except NotMadeError as error:
-            brief = f"the stack of {arm.id} is not built yet"
-            raise _NotComparedError(brief, details=error.details) from error
-
-
-def _cells(session: HostSession, experiment: Experiment) -> Iterator[Cell]:
-    """Yield one cell of each workload that a worker can run."""
-    planned = make_plan(experiment, (session.host.label,), accept_many=True).cells
-    first: dict[str, Cell] = {}
-    for cell in planned:
-        if cell.workload.program is None:
-            first.setdefault(cell.workload.name, cell)
-    yield from first.values()
-
-
 def _fingerprints(
     session: HostSession, experiment: Experiment, cell: Cell
 ) -> dict[str, FingerprintRecord]:
@@ -288,17 +272,16 @@ def _fingerprints(
     folders = CellFolders(session=session)
     parameters = dict(cell.parameters)
     data = folders.prepare_data(cell.workload, parameters, experiment)
-    spec = folders.spec(cell.workload, parameters, data, experiment)
-    spec = replace(spec, fingerprint=False)
+    spec = replace(folders.spec(cell.workload, parameters, data, experiment), fingerprint=False)
+    seed = derive_seed(experiment.seed, "doctor", cell.id)
     variables = stable_variables(experiment.seed, cell.host, 0) if experiment.stabilise else ()
     with tempfile.TemporaryDirectory(prefix="envcompare-doctor-") as logs:
         prints = {}
         for arm in session.arms:
-            name = f"{arm}.log"
-            log = Path(logs) / name
-            worker = folders.launch(arm, log=log, log_name=name, variables=variables)
+            log = Path(logs) / f"{arm}.log"
+            worker = folders.launch(arm, log=log, log_name=log.name, variables=variables)
             arm_spec = with_parameters(spec, session.arms[arm].arm.parameters)
-            facts = _facts(worker, arm_spec, seed=derive_seed(experiment.seed, "doctor", cell.id))
+            facts = _facts(worker, arm_spec, seed=seed)
             prints[arm] = session.fingerprint(arm, cell.id, facts, taken="step")
     return prints
 
@@ -310,7 +293,7 @@ def _facts(worker: Worker, spec: LaunchSpec, *, seed: int) -> dict[str, Fingerpr
         worker.await_hello()
         worker.send_begin(seed % 2**31, 0)
         worker.await_begin()
-        worker.run(1, _STEP_S)
+        worker.run(1, 600)  # seconds at most, of the only block
         worker.send_facts()
         facts = worker.await_facts()
         worker.end()
@@ -327,10 +310,11 @@ def _compared_stack(
     options: tuple[str, ...],
 ) -> ComparedStack:
     base, arm = pair
-    known = ArmsContext(arms=pair, options=options)
     mismatch = session.arms[arm.id].mismatch
     by_workload = {
-        name: compare_fingerprints(by_arm[base.id], by_arm[arm.id], known)
+        name: compare_fingerprints(
+            by_arm[base.id], by_arm[arm.id], ArmsContext(arms=pair, options=options)
+        )
         for name, by_arm in prints.items()
     }
     return ComparedStack(
@@ -340,11 +324,7 @@ def _compared_stack(
         workloads=tuple(prints),
         differences=each_once(by_workload),
         is_proven=base.stack == "host"
-        or all(TREE in _facts_of(session, one) for one in (base, arm)),
+        or all(TREE in dict(session.arms[one.id].prepared.facts) for one in pair),
         is_given=bool(base.reference or arm.reference),
         mismatch=mismatch.problem if mismatch else None,
     )
-
-
-def _facts_of(session: HostSession, arm: ArmRecord) -> dict[str, str]:
-    return dict(session.arms[arm.id].prepared.facts)

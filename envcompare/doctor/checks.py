@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -37,7 +38,6 @@ from envcompare.stack.wheelhouse import is_filled
 from envcompare.text import first_few
 from envcompare.transport import LOCAL, Transport, shell
 
-_NO_GPU = "nothing to do: the workloads run on the CPU"
 # Each line is `name=value`; a missing fact has no line.
 _FACTS = r"""
 fact() { [ -z "$2" ] || printf '%s=%s\n' "$1" "$2"; }
@@ -49,15 +49,6 @@ elif [ -d /sys/fs/cgroup/unified ]; then fact cgroup '1 (hybrid)'
 elif [ -d /sys/fs/cgroup/cpu ]; then fact cgroup 1; fi
 """
 _MARGIN = "      "
-_COUNTED: tuple[tuple[FactClass, str], ...] = (
-    ("varied", "made by the environment on purpose"),
-    ("identity", "in names and IDs"),
-)
-_NAMED: tuple[tuple[FactClass, str], ...] = (
-    ("possible-influence", "possible influence"),
-    ("host", "differs although the host is the same"),
-)
-_MOST_NAMES = 6
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,8 +86,20 @@ class ComparedStack(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unexpected(self) -> tuple[FactDifference, ...]:
-        """Return the unexpected differences: other software, or other installed files."""
-        return tuple(one for one in self.differences if self.is_meant and _is_other_software(one))
+        """Return the unexpected differences: other software, or other installed files.
+
+        A hash that could not be computed does not count.
+        """
+        return tuple(
+            one
+            for one in self.differences
+            if self.is_meant
+            and (
+                None not in (one.reference, one.value)
+                if one.key in {TREE, INSTALLED_PARTS}
+                else one.fact_class == "confounder" and not one.part_of
+            )
+        )
 
 
 class HostExamination(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,13 +140,6 @@ def overall_exit_code(hosts: tuple[HostExamination, ...]) -> int:
     return min({host.exit_code for host in hosts} - {0}, default=0)
 
 
-def _is_other_software(difference: FactDifference) -> bool:
-    """Return whether the software differs; a hash that could not be computed does not count."""
-    if difference.key in {TREE, INSTALLED_PARTS}:
-        return None not in (difference.reference, difference.value)
-    return difference.fact_class == "confounder" and not difference.part_of
-
-
 def diagnose(
     transport: Transport,
     arms: tuple[tuple[str, str], ...],
@@ -159,64 +155,63 @@ def diagnose(
     python = options.python or (first or FirstPython()).version
     gpus = survey(transport) if may_use_gpu else None
     options = replace(options, python=python)
-    wheels = _choose(transport, options, gpus)
+    wheels: Choice | StackError
+    try:
+        wheels = choose(options.variant, gpus, python=python, host=transport.name)
+    except StackError as error:
+        wheels = error
     environments = tuple(dict.fromkeys(name for name, _ in arms))
     findings = [
         finding(transport.name, name, environment(name).check(transport)) for name in environments
     ]
     software = {name: environment(name).traits.software for name, stack in arms if stack == "image"}
+    venv_python = partial(_venv_python, transport, options, first)
     findings += [
-        _python(transport, options, name, first)
+        _interpreter(transport, f"python for {name}", venv_python)
         for name, kind in software.items()
         if kind == "venv"
     ]
     if any(stack == "host" for _, stack in arms):
-        findings.append(_host_python(transport, options))
+        host_python = partial(_host_python, transport, options)
+        findings.append(_interpreter(transport, "python of the stack host", host_python))
     if software:
-        findings.append(_wheels(transport, options, wheels))
+        check = (
+            Check(version=wheels.sentence)
+            if isinstance(wheels, Choice)
+            else unusable(wheels.details, wheels.hint)
+        )
+        findings.append(finding(transport.name, f"wheels for Python {options.python}", check))
     if set(software.values()) - {"venv"}:
         findings += _base(transport, options)
     if transport.name != LOCAL.name and "image" in software.values():
-        findings.append(_builder())
-    facts = _facts(transport)
+        # a host that already has the image needs no builder
+        subject = f"{IMAGE_BUILDER.name}, to build the image"
+        check = IMAGE_BUILDER.check(LOCAL)
+        findings.append(finding(LOCAL.name, subject, check, is_needed=False))
+    lines = shell(transport, _FACTS).stdout.splitlines()
+    facts = dict(line.split("=", 1) for line in lines if "=" in line)
     if gpus is not None:
         findings += _gpu(transport, gpus, environments)
-    helpful = {
-        "run-queue wait": _waits(facts),
-        "cpu counters": _perf(facts),
-        "cgroups": _cgroup(facts),
-    }
-    kinds = tuple(
-        dict.fromkeys(environment(name).traits.made_as for name, stack in arms if stack == "image")
-    )
-    rooms = _room(transport, kinds, options, wheels)
-    return (*findings, *rooms, *_helpful(transport, helpful))
+    made = (environment(name).traits.made_as for name, stack in arms if stack == "image")
+    rooms = _room(transport, tuple(dict.fromkeys(made)), options, wheels)
+    return (*findings, *rooms, *_helpful(transport, _kernel_checks(facts)))
 
 
 def _helpful(transport: Transport, checks: dict[str, Check]) -> list[Finding]:
-    """Return the findings on what is optional."""
     return [finding(transport.name, name, check, is_needed=False) for name, check in checks.items()]
 
 
-def _python(
-    transport: Transport, options: Options, name: str, first: FirstPython | None
-) -> Finding:
-    def version() -> str:
-        if first and first.is_the_systems and not options.vm_python:
-            return f"{first.release} ({first.real_path})"
-        python = find_interpreter(transport, python=options.python, chosen=options.vm_python)
-        return f"{python.version} ({python.real_path})"
-
-    return _interpreter(transport, f"python for {name}", version)
+def _venv_python(transport: Transport, options: Options, first: FirstPython | None) -> str:
+    if first and first.is_the_systems and not options.vm_python:
+        return f"{first.release} ({first.real_path})"
+    python = find_interpreter(transport, python=options.python, chosen=options.vm_python)
+    return f"{python.version} ({python.real_path})"
 
 
-def _host_python(transport: Transport, options: Options) -> Finding:
-    def version() -> str:
-        python = find_python(transport, python=options.host_python, imports=options.host_imports)
-        imported = (f"{name} {version}" for name, version in python.imported.items())
-        return ", ".join((f"{python.version} ({python.path})", *imported))
-
-    return _interpreter(transport, "python of the stack host", version)
+def _host_python(transport: Transport, options: Options) -> str:
+    python = find_python(transport, python=options.host_python, imports=options.host_imports)
+    imported = (f"{name} {version}" for name, version in python.imported.items())
+    return ", ".join((f"{python.version} ({python.path})", *imported))
 
 
 def _interpreter(transport: Transport, subject: str, find: Callable[[], str]) -> Finding:
@@ -228,23 +223,6 @@ def _interpreter(transport: Transport, subject: str, find: Callable[[], str]) ->
     except UnusableError as error:
         check = unusable(error.details, error.hint)
     return finding(transport.name, subject, check)
-
-
-def _choose(transport: Transport, options: Options, gpus: HostGpus | None) -> Choice | StackError:
-    """Return the wheels for the host, or why none fit."""
-    try:
-        return choose(options.variant, gpus, python=options.python, host=transport.name)
-    except StackError as error:
-        return error
-
-
-def _wheels(transport: Transport, options: Options, wheels: Choice | StackError) -> Finding:
-    """Report which PyTorch the host gets and why; nothing is resolved yet."""
-    if isinstance(wheels, Choice):
-        check = Check(version=wheels.sentence)
-    else:
-        check = unusable(wheels.details, wheels.hint)
-    return finding(transport.name, f"wheels for Python {options.python}", check)
 
 
 def _base(transport: Transport, options: Options) -> list[Finding]:
@@ -261,22 +239,12 @@ def _base(transport: Transport, options: Options) -> list[Finding]:
     return [finding(transport.name, f"base image {options.base}", check)]
 
 
-def _builder() -> Finding:
-    """Report whether the image can be built here; a host that already has it needs no builder."""
-    check = IMAGE_BUILDER.check(LOCAL)
-    return finding(LOCAL.name, f"{IMAGE_BUILDER.name}, to build the image", check, is_needed=False)
-
-
-def _facts(transport: Transport) -> dict[str, str]:
-    lines = shell(transport, _FACTS).stdout.splitlines()
-    return dict(line.split("=", 1) for line in lines if "=" in line)
-
-
 def _gpu(transport: Transport, gpus: HostGpus, environments: tuple[str, ...]) -> list[Finding]:
     """Report whether there is a GPU; if so, every environment must reach it."""
     if not gpus.is_expected:
-        none = Check(problem=Problem(brief="no NVIDIA GPU was found on the PCI bus", hint=_NO_GPU))
-        return _helpful(transport, {"gpu": none})
+        hint = "nothing to do: the workloads run on the CPU"
+        none = Problem(brief="no NVIDIA GPU was found on the PCI bus", hint=hint)
+        return _helpful(transport, {"gpu": Check(problem=none)})
     driver = check_driver(transport)
     names = ", ".join(gpu.name for gpu in gpus.gpus)
     is_named = driver.is_usable and names
@@ -291,17 +259,19 @@ def _gpu(transport: Transport, gpus: HostGpus, environments: tuple[str, ...]) ->
     for name in environments:
         check = environment(name).check_gpu(transport, files)
         findings.append(finding(transport.name, f"gpu in {name}", check))
-    return [*findings, *_profilers(transport, gpus.driver), *_counters(transport, environments)]
-
-
-def _profilers(transport: Transport, driver: str | None = None) -> list[Finding]:
-    """Report which of NVIDIA's profilers the host has."""
     tools = {name: profiler.discover(transport) for name, profiler in PROFILERS.items()}
+    rights = find_rights(transport)
     checks = {
-        name: tool if isinstance(tool, Check) else tool_check(tool, driver)
+        name: tool if isinstance(tool, Check) else tool_check(tool, gpus.driver)
         for name, tool in tools.items()
     }
-    return _helpful(transport, checks)
+    for name in environments:
+        checks[f"gpu counters in {name}"] = (
+            rights
+            if isinstance(rights, Check)
+            else permission(environment(name).traits.counters, rights).check
+        )
+    return [*findings, *_helpful(transport, checks)]
 
 
 def tool_check(tool: Tool, driver: str | None) -> Check:
@@ -314,18 +284,6 @@ def tool_check(tool: Tool, driver: str | None) -> Check:
         hint=f"install a newer version of {tool.name}",
     )
     return replace(tool.check, caution=caution)
-
-
-def _counters(transport: Transport, environments: tuple[str, ...]) -> list[Finding]:
-    """Report for each environment whether GPU counters can be read in it."""
-    rights = find_rights(transport)
-    checks = {
-        f"gpu counters in {name}": rights
-        if isinstance(rights, Check)
-        else permission(environment(name).traits.counters, rights).check
-        for name in environments
-    }
-    return _helpful(transport, checks)
 
 
 def _room(
@@ -357,34 +315,33 @@ def _room(
         yield finding(name, f"disk of {disk.what}{where}", check, is_needed=False)
 
 
-def _waits(facts: dict[str, str]) -> Check:
-    lack = Problem(
+def _kernel_checks(facts: dict[str, str]) -> dict[str, Check]:
+    """Return what the kernel lets envcompare read, of the facts that `_FACTS` prints."""
+    no_waits = Problem(
         brief="the kernel does not count the wait for a CPU",
         hint="nothing to do: this host is judged on wall time",
     )
     has_waits = len(facts.get("schedstat", "").split()) == 3
-    return Check(problem=None if has_waits else lack)
-
-
-def _perf(facts: dict[str, str]) -> Check:
-    level = facts.get("perf")
-    is_known = level is not None and re.fullmatch(r"-?[0-9]+", level) is not None
-    is_open = facts.get("uid") == "0" or (is_known and int(level or 0) <= 2)
-    lack = Problem(
+    no_counters = Problem(
         brief="CPU profilers see nothing of this user's processes",
         hint="sudo sysctl -w kernel.perf_event_paranoid=2",
     )
-    version = f"perf_event_paranoid {level}" if is_known else None
-    return Check(version=version, problem=None if is_open else lack)
-
-
-def _cgroup(facts: dict[str, str]) -> Check:
-    version = facts.get("cgroup")
-    lack = Problem(
+    level = facts.get("perf", "")
+    is_known = re.fullmatch(r"-?[0-9]+", level) is not None
+    is_open = facts.get("uid") == "0" or (is_known and int(level) <= 2)
+    no_cgroups = Problem(
         brief="no cgroups are mounted at /sys/fs/cgroup",
         hint="nothing to do: cgroup limits and peaks stay empty",
     )
-    return Check(version=f"v{version}") if version else Check(problem=lack)
+    cgroup = facts.get("cgroup")
+    return {
+        "run-queue wait": Check(problem=None if has_waits else no_waits),
+        "cpu counters": Check(
+            version=f"perf_event_paranoid {level}" if is_known else None,
+            problem=None if is_open else no_counters,
+        ),
+        "cgroups": Check(version=f"v{cgroup}") if cgroup else Check(problem=no_cgroups),
+    }
 
 
 def diagnosis_lines(host: HostExamination) -> tuple[str, ...]:
@@ -450,16 +407,24 @@ def _head(stack: ComparedStack, *, is_other: bool) -> str:
 
 
 def _counts(differences: tuple[FactDifference, ...]) -> Iterator[str]:
-    for fact_class, words in _NAMED:
-        leaders = [one for one in differences if not one.part_of]
+    named: dict[FactClass, str] = {
+        "possible-influence": "possible influence",
+        "host": "differs although the host is the same",
+    }
+    counted: dict[FactClass, str] = {
+        "varied": "made by the environment on purpose",
+        "identity": "in names and IDs",
+    }
+    leaders = [one for one in differences if not one.part_of]
+    for fact_class, words in named.items():
         keys = [one.key for one in leaders if one.fact_class == fact_class]
         names = list(dict.fromkeys(fact(key).name for key in keys))
         if names:
-            yield f"{_MARGIN}{words}: {first_few(names, most=_MOST_NAMES)}"
+            yield f"{_MARGIN}{words}: {first_few(names, most=6)}"
     counts = [
         f"{count} {words}"
-        for kind, words in _COUNTED
-        if (count := sum(one.fact_class == kind for one in differences))
+        for fact_class, words in counted.items()
+        if (count := sum(one.fact_class == fact_class for one in differences))
     ]
     if counts:
         yield f"{_MARGIN}other differences: {', '.join(counts)}"
