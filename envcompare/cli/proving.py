@@ -136,10 +136,9 @@ def prove(
     decided = chosen or next((one for one in whole.compared if one.outcome in MOVED), None)
     if decided is None or decided.deciding is None:
         return None
-    slow_arm = _slow_arm(whole, decided)
-    reference = whole.reference_in(decided.cell)
+    slow_arm, reference = _slow_arm(whole, decided), whole.reference_in(decided.cell)
     names = (reference if slow_arm == decided.arm else decided.arm, slow_arm)
-    # of a trial in percent: an eighth of the gap, as far as a setting allows
+    # in percent: an eighth of the gap
     margin = min(50.0, 100 * math.expm1(abs(decided.deciding.log_ratio) / 8))
     arms = {one.id: one for one in folder.read_run().arms}
     fast, slow = (_as_line(arms[name]) for name in names)
@@ -156,17 +155,7 @@ def prove(
         given = _typed(base, lines, rounds) if is_typed else _with_arms(base, lines, manual, kinds)
         given = replace(given, budget=limit_s, margin=margin, out=str(trials))
         result, trial = carry_out(given)
-        failed = {
-            row.arm: row.brief.removeprefix(f"{row.arm}: ")
-            for row in result.course.failures
-            if row.arm
-        }
-        return Measured(
-            units=units(trial.read_samples().samples),
-            failed=failed,
-            facts={record.arm: record.facts for record in trial.read_fingerprints()},
-            folder=str(trial.path.relative_to(folder.path)),
-        )
+        return _measured(result, trial, folder.path)
 
     trials.mkdir(exist_ok=True)
     with (
@@ -190,6 +179,20 @@ def prove(
             own += _packages(folder, names, (fast, slow), Path(cache).parent, say)
         levers = _levers(whole, decided, own, cache=cache, is_engine=call is not None)
         return search.prove(levers, arm=decided.arm, slow_arm=slow_arm, cell=decided.cell)
+
+
+def _measured(result: RunComparison, trial: RunFolder, parent: Path) -> Measured:
+    """Return what a trial gave, with its folder below the parent."""
+    return Measured(
+        units=units(trial.read_samples().samples),
+        failed={
+            row.arm: row.brief.removeprefix(f"{row.arm}: ")
+            for row in result.course.failures
+            if row.arm
+        },
+        facts={record.arm: record.facts for record in trial.read_fingerprints()},
+        folder=str(trial.path.relative_to(parent)),
+    )
 
 
 def _changes_of_lines(fast: str, slow: str, manual: str, folder: Path) -> list[Change]:

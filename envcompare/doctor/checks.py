@@ -155,11 +155,7 @@ def diagnose(
     python = options.python or (first or FirstPython()).version
     gpus = survey(transport) if may_use_gpu else None
     options = replace(options, python=python)
-    wheels: Choice | StackError
-    try:
-        wheels = choose(options.variant, gpus, python=python, host=transport.name)
-    except StackError as error:
-        wheels = error
+    wheels = _choose(transport, options, gpus)
     environments = tuple(dict.fromkeys(name for name, _ in arms))
     findings = [
         finding(transport.name, name, environment(name).check(transport)) for name in environments
@@ -223,6 +219,14 @@ def _interpreter(transport: Transport, subject: str, find: Callable[[], str]) ->
     except UnusableError as error:
         check = unusable(error.details, error.hint)
     return finding(transport.name, subject, check)
+
+
+def _choose(transport: Transport, options: Options, gpus: HostGpus | None) -> Choice | StackError:
+    """Return the wheels for the host, or why none fit."""
+    try:
+        return choose(options.variant, gpus, python=options.python, host=transport.name)
+    except StackError as error:
+        return error
 
 
 def _base(transport: Transport, options: Options) -> list[Finding]:

@@ -26,20 +26,11 @@ Outcome = Literal["cause", "contributes", "not-proven", "none"]
 Group = Sequence[Change]
 _FAST, _SLOW, _PLACEBO, _CHANGED = "fast", "slow", "placebo", "changed"
 _BASE: Final = "base"  # the slow line with what was found first
-_MOST_ALONE: Final = 3  # of changes that are measured each alone
 _MOST_ARMS: Final = 5  # of changed lines in a stage
-_ROUNDS: Final = 7  # of a stage, the first of which warms up
 _STAGE_SHARE: Final = 1 / 3  # of the time left, at most, for a stage
 _LEAST_S: Final = 5.0  # for a run
-_MOST_FILES: Final = 1000  # that are kept of a change
 _LITTLE: Final = 0.15  # a share below this is followed no further
 _CAUSE: Final = 0.5
-_ALMOST_ALL: Final = 0.9  # a change that surely closes less leaves room for another one
-_KEPT: Final = 1 / 4  # of the budget, for the confirmation
-_GONE: Final = (
-    "in fresh rounds the slow line is no longer as slow: what a trial wrote, such as byte code or "
-    "a cache, may have lasted"
-)
 _PLACEBO_SHARE: Final = 0.1  # a placebo that surely closes more casts doubt on the rounds
 
 
@@ -81,12 +72,12 @@ class Search:
         """
         first, share = self._search(changes)
         second: Group = ()
-        has_room = share is not None and share.high < _ALMOST_ALL
+        has_room = share is not None and share.high < 0.9  # else nothing is left to explain
         if has_room and self._left_s > self.budget_s * _STAGE_SHARE:
             second, _ = self._search(self._further(changes, first), base=first)
         chosen, more = ([self._with_settings(one) for one in each] for each in (first, second))
         outcome: Outcome = "none"
-        confirmed, placebo = None, None
+        confirmed = placebo = None
         if chosen:
             outcome, confirmed, placebo = self._confirm(chosen, more)
             if confirmed.keys != tuple(one.key for one in chosen):
@@ -126,7 +117,8 @@ class Search:
         held = 0.0  # the share of `last`, while parts of a group that failed are measured
         measured: list[Group] = []
         while (groups := [one for one in groups if one not in measured]) and (
-            self._left_s > max(_LEAST_S, self.budget_s * _KEPT)
+            # a quarter of the budget is kept for the confirmation
+            self._left_s > max(_LEAST_S, self.budget_s / 4)
         ):
             measured += groups
             shares, failed = self._stage(groups, base=base)
@@ -189,8 +181,8 @@ class Search:
         except InterruptedRunError:
             raise
         except EnvcompareError as error:
-            what = "files of the image"
-            self.tried.append(Trial(keys=(FILES,), what=what, line="", failed=error.brief))
+            trial = Trial(keys=(FILES,), what="files of the image", line="", failed=error.brief)
+            self.tried.append(trial)
             return []
         parts = divided(paths) if paths else []
         if not parts and change.edit.image and paths:
@@ -222,7 +214,8 @@ class Search:
         if base:
             is_remade = any(one.edit.files for group in groups for one in group)
             edits[_BASE] = _whole(base) + Edit(is_remade=is_remade)
-        measured = self._run(edits, _ROUNDS, self._left_s * _STAGE_SHARE)
+        # seven rounds, the first of which warms up
+        measured = self._run(edits, 7, self._left_s * _STAGE_SHARE)
         shares: dict[int, Share] = {}
         failed: list[Group] = []
         for at, (name, group) in enumerate(zip(names, groups, strict=True)):
@@ -257,14 +250,13 @@ class Search:
         is_gone = whole is not None and math.isfinite(whole.low) and whole.high < self.gap / 3
         if share is not None and is_gone:
             share = None
-            trial = msgspec.structs.replace(trial, share=None, failed=_GONE)
+            why = "in fresh rounds the slow line is no longer slow: a trial may have left a cache"
+            trial = msgspec.structs.replace(trial, share=None, failed=why)
         if share is not None and placebo is None:
             share = None
             why = f"no placebo was measured: {measured.failed.get(_PLACEBO, 'too few rounds')}"
             trial = msgspec.structs.replace(trial, share=None, failed=masked(why))
-        outcome: Outcome = "not-proven"
-        if share is not None:
-            outcome = judged(measured.units, changed=name)
+        outcome = "not-proven" if share is None else judged(measured.units, changed=name)
         return outcome, trial, _kept(placebo)
 
     def _run(self, edits: Mapping[str, Edit], rounds: int | None, budget_s: float) -> Measured:
@@ -319,7 +311,7 @@ class Search:
                 for one in changed
                 for path in one.edit.files
                 if path != ENTRYPOINT
-            )[:_MOST_FILES],
+            )[:1000],
             share=_kept(share),
             failed=masked(failed),
         )
@@ -368,7 +360,6 @@ def _whole(group: Group) -> Edit:
 
 
 def _excess(units: Sequence[Unit], name: str, base: str) -> Share | None:
-    """Return the share that a line closes more than another."""
     return excess_of_share(units, fast=_FAST, slow=_SLOW, changed=name, placebo=base)
 
 
@@ -390,7 +381,7 @@ def _groups(changes: Group) -> list[Group]:
     software = [one for one in changes if one.is_whole]
     others = [one for one in changes if not one.is_whole]
     kinds = list(dict.fromkeys(one.kind for one in others))
-    if len(others) <= _MOST_ALONE:
+    if len(others) <= 3:
         parts: list[Group] = [[one] for one in others]
     elif len(kinds) > 1:
         parts = [[one for one in others if one.kind == kind] for kind in kinds]

@@ -30,19 +30,14 @@ from envcompare.transport import CONTENT_S, LOCAL, run
 
 FILES: Final = "image.files"
 _MOST_PARTS: Final = 4
-_MOST_BYTES: Final = 4 << 30  # of the fast line's files in which images differ
 _MOST_NAMED: Final = 3
 _ANSWER_S: Final = 60.0
-_CHUNK: Final = 1 << 20
-_LONGEST_SETTING: Final = 60  # characters
-_ID_LENGTH: Final = 12  # characters, as engines print it
 # In place of the path of a file: the entrypoint and command of the fast line's image.
 ENTRYPOINT: Final = "/ENTRYPOINT/"
 # What the engine puts into each container itself.
 _OF_ENGINE: Final = re.compile(
     r"(?:proc|sys|dev|\.dockerenv|run/\.containerenv|etc/(?:hosts|hostname|resolv\.conf|mtab))(?:/|$)"
 )
-_CHANGED_BY_ENGINES: Final = {"/dev", "/etc", "/proc", "/run", "/sys"}
 # Options of `run` for a program of an image that changes files, and needs nothing else.
 CONFINED: Final = (
     *("--network", "none", "--security-opt", "no-new-privileges"),
@@ -50,13 +45,10 @@ CONFINED: Final = (
 )
 # Settings of an image besides its variables, which are changed one by one.
 _SETTINGS: Final = ("Entrypoint", "Cmd", "Volumes", "User", "WorkingDir", "Healthcheck")
-_EXPANDED: Final = re.compile(r"[$*?\[\\]")  # by COPY
-_USER: Final = re.compile(r"[\w.:-]*")
-_STEM: Final = re.compile(r"\.?[^.-]*")
 # Byte code holds the time of its source, so that both are copied together (importlib, PEP 552).
 _BYTE_CODE: Final = re.compile(r"__pycache__/([^/.]+)\.[^/]+\.pyc$")
 
-Entry = tuple[bytes, int, int, int, str]  # type, mode, user, group, and what it holds
+_Entry = tuple[bytes, int, int, int, str]  # type, mode, user, group, and what it holds
 
 
 class FilesOfImages(Protocol):
@@ -174,7 +166,7 @@ class ImageFiles:
         }
         differing |= {one for one in map(_source_of, differing) if one in fast and one in slow}
         size = sum(sizes.get(name, 0) for name in differing)
-        if size > _MOST_BYTES or 2 * size > shutil.disk_usage(self.folder).free:
+        if size > 4 << 30 or 2 * size > shutil.disk_usage(self.folder).free:
             raise StackError(
                 f"the images differ in {size / (1 << 30):.1f} GiB of files, which is too much",
                 hint="compare images that have more in common, or make room",
@@ -198,40 +190,41 @@ class ImageFiles:
             # `splitlines` would also split a label
             answers = [each for each in self._ask(*words).split("\n") if each]
             settings: list[dict[str, Any]] = [json.loads(each) for each in answers]
-            if not all(_USER.fullmatch(each.get("User") or "") for each in settings):
+            if not all(re.fullmatch(r"[\w.:-]*", each.get("User") or "") for each in settings):
                 raise StackError("the user of an image is not a name")
             self._settings = settings
         return self._settings
 
     def differ_in_files_alone(self) -> bool:
         """Return whether settings and variables of both images are equal."""
-        slow, fast = (
-            {key: one.get(key) or None for key in (*_SETTINGS, "Env")} for one in self.settings()
-        )
-        return slow == fast
+        return not self._changed((*_SETTINGS, "Env"))
 
     def settings_that_differ(self) -> str:
         """Return what the images set differently, besides variables; empty if nothing."""
-        slow, fast = ({key: one.get(key) or None for key in _SETTINGS} for one in self.settings())
-        return "; ".join(
-            f"{key} {_shown(slow[key])} → {_shown(fast[key])}"
-            for key in _SETTINGS
-            if slow[key] != fast[key]
-        )
+        return "; ".join(self._changed(_SETTINGS))
+
+    def _changed(self, keys: Iterable[str], *, write: Callable[[str], str] = str) -> list[str]:
+        """Return these settings, as `write` writes their names, with both values if they differ."""
+        pairs = {key: [one.get(key) or None for one in self.settings()] for key in keys}
+        return [
+            f"{write(key)} {_shown(slow)} → {_shown(fast)}"
+            for key, (slow, fast) in pairs.items()
+            if slow != fast
+        ]
 
     def change(self, paths: Sequence[str]) -> Change:
         """Return the change that makes these files as they are in the fast line's image."""
         taken, removed = self._differing.split(path for path in paths if path != ENTRYPOINT)
         what = described(taken, removed, self.fast)
         if ENTRYPOINT in paths:
-            what[:0] = [
-                visible(f"{name.upper()} {_shown(slow)} → {_shown(fast)}")
-                for name in ("Entrypoint", "Cmd")
-                for slow, fast in [[one.get(name) or None for one in self.settings()]]
-                if slow != fast
-            ]
+            starts = self._changed(("Entrypoint", "Cmd"), write=str.upper)
+            what[:0] = map(visible, starts)
             taken = [*self._scripts, *taken]
-        fixes = [self._copying(taken)] * bool(taken) + [_leaving_out(removed)] * bool(removed)
+        fixes = [self._copying(taken)] * bool(taken)
+        if len(removed) > _MOST_NAMED:
+            fixes.append(f"remove {named_of(removed)}")
+        elif removed:
+            fixes.append(visible_line(f"RUN {shlex.join(['rm', '-r', *removed])}"))
         if ENTRYPOINT in paths:
             named = self._starting(paths)[: 1 + bool(self.settings()[1].get("Cmd"))]
             fixes += [visible(one) for one in named]
@@ -244,7 +237,8 @@ class ImageFiles:
 
     def _copying(self, paths: Sequence[str]) -> str:
         """Return the instructions that copy paths, or of many what to copy."""
-        if len(paths) > _MOST_NAMED or _EXPANDED.search("".join(paths)):
+        has_pattern = re.search(r"[$*?\[\\]", "".join(paths))  # which COPY would expand
+        if len(paths) > _MOST_NAMED or has_pattern:
             return f"copy {named_of(paths)} from {visible(self.fast)}"
         each = (f"COPY --from={self.fast} {json.dumps([path, path])}" for path in paths)
         return visible_line("; ".join(each))
@@ -258,7 +252,11 @@ class ImageFiles:
         scripts = self._scripts if ENTRYPOINT in paths else ()
         names = {path[1:] for path in (*taken, *scripts)}
         names |= {parent for name in names for parent in _above(name)}
-        with self._container(*self._removing(removed)) as container:
+        created = (self.slow, *["true"] * (not self._entrypoint))
+        if removed:
+            start = ("--entrypoint", "rm", self.slow) if self._entrypoint else (self.slow, "rm")
+            created = (*CONFINED, "--user", "0", *start, "-rf", "--", *removed)
+        with self._container(*created) as container:
             if removed:
                 self._ask("start", "--attach", container, limit_s=limit_s)
                 self._require_removal(container, removed)
@@ -277,18 +275,12 @@ class ImageFiles:
         form = KEEP_SETTINGS.get(self.client[-1], ())
         words = ("commit", *form, *self._instructions(paths), container)
         made = self._ask(*words, limit_s=limit_s)
-        return made.split()[-1].removeprefix("sha256:")[:_ID_LENGTH]
-
-    def _removing(self, paths: Sequence[str]) -> tuple[str, ...]:
-        """Return the words of `create` for a container that removes these paths, if any."""
-        if not paths:
-            return (self.slow, *["true"] * (not self._entrypoint))
-        start = ("--entrypoint", "rm", self.slow) if self._entrypoint else (self.slow, "rm")
-        return (*CONFINED, "--user", "0", *start, "-rf", "--", *paths)
+        return made.split()[-1].removeprefix("sha256:")[:12]  # as engines print an ID
 
     def _require_removal(self, container: str, paths: Collection[str]) -> None:
         """Raise StackError if a container has changed more: its `rm` is that of the image."""
-        above = {parent for path in paths for parent in _above(path)} | _CHANGED_BY_ENGINES
+        above = {parent for path in paths for parent in _above(path)}
+        above |= {"/dev", "/etc", "/proc", "/run", "/sys"}  # the engine changes them itself
         for line in self._ask("diff", container).splitlines():
             kind, _, path = line.partition(" ")
             is_removed = kind == "D" and not {path, *_above(path)}.isdisjoint(paths)
@@ -345,9 +337,9 @@ class ImageFiles:
         ):
             _copy(((_unlinked(member, kept, names), kept) for member in kept), chosen, names)
 
-    def _entries(self, image: str, until_s: float) -> tuple[dict[str, Entry], dict[str, int]]:
+    def _entries(self, image: str, until_s: float) -> tuple[dict[str, _Entry], dict[str, int]]:
         """Return what an image holds by the path, without its root, and sizes in bytes."""
-        entries: dict[str, Entry] = {}
+        entries: dict[str, _Entry] = {}
         sizes: dict[str, int] = {}
         for member, archive in self._members(image, until_s):
             holds = member.linkname
@@ -425,7 +417,9 @@ def divided(paths: Sequence[str]) -> list[tuple[str, ...]]:
     common = os.path.commonpath(list(owners.values()))
     below = {path: owner[len(common) :].lstrip("/") for path, owner in owners.items()}
     names = {path: each.partition("/")[0] for path, each in below.items()}
-    stems = {path: stem[0] for path, name in names.items() if (stem := _STEM.match(name))}
+    stems = {
+        path: stem[0] for path, name in names.items() if (stem := re.match(r"\.?[^.-]*", name))
+    }
     has_folders = any("/" in each for each in below.values())
     keys = names if len(set(stems.values())) == 1 and has_folders else stems
     by_key: dict[str, list[str]] = {}
@@ -446,7 +440,7 @@ def divided(paths: Sequence[str]) -> list[tuple[str, ...]]:
 def digest_of(content: IO[bytes]) -> str:
     """Return a digest of what a file holds."""
     digest = blake2b(digest_size=16)
-    while chunk := content.read(_CHUNK):
+    while chunk := content.read(1 << 20):
         digest.update(chunk)
     return digest.hexdigest()
 
@@ -483,7 +477,6 @@ def _copy(
     target: tarfile.TarFile,
     names: set[str],
 ) -> None:
-    """Copy members with these names."""
     for member, archive in members:
         if member.name.strip("/") in names:
             target.addfile(member, archive.extractfile(member) if member.isreg() else None)
@@ -505,13 +498,6 @@ def _is_program(name: str, words: set[str]) -> bool:
     return is_found or name in words or name.removeprefix("usr/") in words
 
 
-def _leaving_out(paths: Sequence[str]) -> str:
-    """Return the instruction that removes paths, or of many what to remove."""
-    if len(paths) > _MOST_NAMED:
-        return f"remove {named_of(paths)}"
-    return visible_line(f"RUN {shlex.join(['rm', '-r', *paths])}")
-
-
 def named_of(paths: Sequence[str]) -> str:
     """Return the paths, or of many the folder that holds them."""
     if len(paths) <= _MOST_NAMED:
@@ -520,4 +506,4 @@ def named_of(paths: Sequence[str]) -> str:
 
 
 def _shown(value: object) -> str:
-    return "none" if value is None else shortened(json.dumps(value), most=_LONGEST_SETTING)
+    return "none" if value is None else shortened(json.dumps(value), most=60)

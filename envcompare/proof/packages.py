@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import Distribution, distributions
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from envcompare.fingerprint import PACKAGE_FOLDERS
@@ -18,9 +18,6 @@ from envcompare.run_folder.records import FingerprintValue
 from envcompare.text import counted, first_few
 
 _VERSION: Final = "python.version"
-_KEY: Final = "packages"
-_MOST_NAMED: Final = 3
-_NO_PACKAGE: Final = {"__pycache__", "..", "/"}  # first parts of the paths of other files
 Facts = Mapping[str, FingerprintValue]
 
 
@@ -85,20 +82,18 @@ def _content(package: Distribution) -> tuple[str, frozenset[str]]:
     own = frozenset(
         f"{path} {path.hash.value}"
         for path in package.files or ()
-        if path.hash and not _is_of_installer(path)
+        # programs, byte code and notes depend on how the package was installed
+        if path.hash
+        and not (path.suffix == ".pyc" or path.parts[0] == "..")
+        and not path.parts[0].endswith((".dist-info", ".egg-info"))
     )
     return package.version, own
 
 
-def _is_of_installer(path: PurePosixPath) -> bool:
-    """Return whether a file depends on how a package was installed: a program, byte code, notes."""
-    first = path.parts[0]
-    return path.suffix == ".pyc" or first == ".." or first.endswith((".dist-info", ".egg-info"))
-
-
 def _tops(package: Distribution) -> set[str]:
     """Return the names in the folder of packages that belong to one, with its metadata."""
-    return {path.parts[0] for path in package.files or ()} - _NO_PACKAGE
+    of_other_files = {"__pycache__", "..", "/"}
+    return {path.parts[0] for path in package.files or ()} - of_other_files
 
 
 def _modules(package: Distribution) -> set[str]:
@@ -122,7 +117,6 @@ def _groups(every: Iterable[Distribution]) -> list[list[Distribution]]:
 def _change(
     group: Sequence[Distribution], given: Mapping[str, Distribution], place: Path
 ) -> Change:
-    """Return the change that puts packages first, by links in a new folder."""
     _link(group, place)
     said = []
     for package in group:
@@ -131,15 +125,14 @@ def _change(
         said.append(f"{_name(package)} {before} → {'another build' if before == after else after}")
     pins = " ".join(f"{_name(package)}=={package.version}" for package in group)
     return Change(
-        key=_KEY,
-        what=first_few(said, most=_MOST_NAMED),
+        key="packages",
+        what=first_few(said, most=3),
         edit=Edit(paths=(str(place),)),
         fix=f"install {pins}, built as for the fast line",
     )
 
 
 def _link(group: Iterable[Distribution], place: Path) -> None:
-    """Make a folder of links to packages."""
     place.mkdir()
     for package in group:
         for name in sorted(_tops(package)):

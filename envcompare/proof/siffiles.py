@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from envcompare.errors import CommandTimeoutError, StackError
 from envcompare.proof.imagefiles import (
@@ -26,10 +25,6 @@ from envcompare.proof.levers import Change, Edit
 from envcompare.text import Command, visible
 from envcompare.transport import LOCAL, run
 
-# What says how an image was made, which no program reads.
-_ABOUT: Final = (".singularity.d/labels.json", ".singularity.d/Singularity")
-# Room for both images unpacked, for a copy while a SIF is built, and for the SIFs of a stage.
-_TIMES_LARGER: Final = 8
 _Entry = tuple[int, int, int, str]  # kind and mode, user, group, and what it holds
 
 
@@ -55,14 +50,17 @@ class SifFiles:
         if self.paths is None:
             until_s = time.monotonic() + limit_s
             size = sum(path.stat().st_size for path in self.sifs)
-            if shutil.disk_usage(self.folder).free < _TIMES_LARGER * size:
+            # for both images unpacked, a copy while a SIF is built, and the SIFs of a stage
+            if shutil.disk_usage(self.folder).free < 8 * size:
                 raise StackError(
                     f"there is no room to unpack images of {size / (1 << 30):.1f} GiB",
                     hint=f"make room in {self.folder}",
                 )
             fast, slow = (self._unpacked(at, until_s) for at in (0, 1))
             names = {name for name in fast.keys() | slow.keys() if fast.get(name) != slow.get(name)}
-            self._differing = Differing.of(leaves_of(names.difference(_ABOUT)), fast)
+            # these say how an image was made, which no program reads
+            names -= {".singularity.d/labels.json", ".singularity.d/Singularity"}
+            self._differing = Differing.of(leaves_of(names), fast)
             self.paths = self._differing.paths
         return self.paths
 
@@ -150,7 +148,14 @@ class SifFiles:
         try:
             for path, status in opened(tree):
                 _require_time(until_s)
-                entries[str(path.relative_to(tree))] = _entry(path, status)
+                holds = ""
+                if stat.S_ISLNK(status.st_mode):
+                    holds = str(path.readlink())
+                elif stat.S_ISREG(status.st_mode):
+                    with path.open("rb") as file:
+                        holds = digest_of(file)
+                owner = status.st_uid, status.st_gid
+                entries[str(path.relative_to(tree))] = (status.st_mode, *owner, holds)
         except OSError as error:
             raise StackError("the images cannot be compared", details=str(error)) from error
         return entries
@@ -159,7 +164,6 @@ class SifFiles:
         return self.folder / ("fast", "slow")[at]
 
     def _call(self, *words: str, until_s: float) -> None:
-        """Run a program; raises StackError if it fails."""
         _require_time(until_s)
         place = str(self.folder.absolute())
         variables = (("APPTAINER_TMPDIR", place), ("SINGULARITY_TMPDIR", place))
@@ -182,17 +186,6 @@ def opened(tree: Path) -> Iterator[tuple[Path, os.stat_result]]:
             yield path, status
 
 
-def _entry(path: Path, status: os.stat_result) -> _Entry:
-    """Return what counts of a path."""
-    holds = ""
-    if stat.S_ISLNK(status.st_mode):
-        holds = str(path.readlink())
-    elif stat.S_ISREG(status.st_mode):
-        with path.open("rb") as file:
-            holds = digest_of(file)
-    return status.st_mode, status.st_uid, status.st_gid, holds
-
-
 def _copy_rights(source: Path, target: Path) -> None:
     """Give a path the owner, if this login may, and the rights and times of another one."""
     status = source.lstat()
@@ -202,6 +195,5 @@ def _copy_rights(source: Path, target: Path) -> None:
 
 
 def _require_time(until_s: float) -> None:
-    """Raise CommandTimeoutError if the time is over."""
     if time.monotonic() >= until_s:
         raise CommandTimeoutError("the time for the images is over")
