@@ -7,11 +7,11 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import SequenceMatcher
 from itertools import takewhile
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
@@ -32,8 +32,6 @@ from envcompare.text import visible
 
 Kind = Literal["options", "software", "isolation", "settings"]
 _CACHE: Final = "/envcompare-pycache"
-_SET: Final = "set"  # of a variable whose value is not kept
-_MARK: Final = "ENVCOMPARE_PLACEBO"
 _PREFIX, _WRITES_NONE = "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE"
 _BYTE_CODE: Final = "python.uncompiled"
 SOFTWARE: Final = "software"  # all of it
@@ -43,10 +41,6 @@ _SYSTEM: Final = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/etc/alternatives"),
     *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/python3"),
 )
-_COMPILE: Final = "python -m compileall -q FOLDERS; of an image, as RUN in its Dockerfile"
-_ALL_RIGHTS: Final = 38  # capabilities of Linux 5.8 and older; newer ones have three more
-# How `ulimit` of the shell names a limit, and in what unit it takes a size.
-_LETTERS: Final = {"nofile": ("n", 1), "stack": ("s", 1024), "core": ("c", 512)}
 _VARIABLES: Final = {
     "threads.omp": "OMP_NUM_THREADS",
     "threads.mkl": "MKL_NUM_THREADS",
@@ -63,7 +57,6 @@ _OF_SHELL: Final = re.compile(r"[;&|()<>`\n]|\$\(|^#")
 _LAUNCHES: Final = re.compile(
     r"(?:\S*/)?(?:python[\d.]*|apptainer|singularity|torchrun|accelerate|(?:uv|conda) run)(?:\s|$)"
 )
-_RUNS_SIF: Final = re.compile(r"(?:\S*/)?(?:apptainer|singularity)")
 _SIF: Final = re.compile(r"\.(?:sif|simg)['\"]?$")
 # A file or folder, but for SIFs, which are only read; a number is none.
 _IS_PLACE: Final = re.compile(r"^(?!.*\.(?:sif|simg)['\"]?$)(?:.*/|.*\.[A-Za-z]\w*['\"]?$)")
@@ -86,11 +79,10 @@ _PROTECTIONS: Final = (
     r"--cap-drop|no-new-privileges|--read-only|--user|(?:^|\s)-u\b|--net(?:work)?[ =]none"
     r"|--pids-limit|--security-opt(?!.*(?:unconfined|disable))"
 )
-_PROTECTED: Final = "the container loses a protection that the line gives it"
 
 
 @dataclass(frozen=True, slots=True)
-class Lever:
+class _Lever:
     """An option of `run` for facts below a key, and how it is written for a value."""
 
     key: str
@@ -103,12 +95,17 @@ def _or(value: FingerprintValue, otherwise: int | str) -> str:
     return str(value if isinstance(value, int | float) else otherwise)
 
 
+def _listed(value: FingerprintValue) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else ""
+
+
 def _scratch(value: FingerprintValue) -> tuple[str, ...]:
     return ("--tmpfs", "/tmp:exec") if str(value).startswith("tmpfs") else ()  # noqa: S108 — inside
 
 
 def _rights(value: FingerprintValue) -> tuple[str, ...]:
-    is_all = isinstance(value, str) and int(value, 16).bit_count() >= _ALL_RIGHTS
+    # Linux 5.8 and older have 38 capabilities, newer ones three more
+    is_all = isinstance(value, str) and int(value, 16).bit_count() >= 38
     return ("--cap-add", "ALL") if is_all else ()
 
 
@@ -118,23 +115,23 @@ def _unconfined(what: str) -> Callable[[str, FingerprintValue], tuple[str, ...]]
 
 
 _LEVERS: Final = (
-    Lever("limits", "settings", lambda key, want: ("--ulimit", f"{key[7:]}={_or(want, -1)}")),
-    Lever("cgroup.cpu_quota", "settings", lambda _, want: ("--cpus", _or(want, 0))),
-    Lever("cgroup.memory", "settings", lambda _, want: ("--memory", _or(want, 0))),
-    Lever("cgroup.pids_limit", "settings", lambda _, want: ("--pids-limit", _or(want, -1))),
-    Lever("cpu.affinity", "settings", lambda _, want: ("--cpuset-cpus", _listed(want))),
-    Lever("shm.bytes", "settings", lambda _, want: ("--shm-size", f"{_or(want, 0)}b")),
-    Lever("mount.scratch", "settings", lambda _, want: _scratch(want)),
-    Lever("seccomp", "isolation", _unconfined("seccomp")),
-    Lever("lsm", "isolation", _unconfined("apparmor")),
-    Lever("capabilities", "isolation", lambda _, want: _rights(want)),
-    Lever("container.network", "isolation", lambda _, want: ("--network", str(want or "host"))),
-    Lever("network.interfaces", "isolation", lambda *_: ("--network", "host")),
-    Lever(
+    _Lever("limits", "settings", lambda key, want: ("--ulimit", f"{key[7:]}={_or(want, -1)}")),
+    _Lever("cgroup.cpu_quota", "settings", lambda _, want: ("--cpus", _or(want, 0))),
+    _Lever("cgroup.memory", "settings", lambda _, want: ("--memory", _or(want, 0))),
+    _Lever("cgroup.pids_limit", "settings", lambda _, want: ("--pids-limit", _or(want, -1))),
+    _Lever("cpu.affinity", "settings", lambda _, want: ("--cpuset-cpus", _listed(want))),
+    _Lever("shm.bytes", "settings", lambda _, want: ("--shm-size", f"{_or(want, 0)}b")),
+    _Lever("mount.scratch", "settings", lambda _, want: _scratch(want)),
+    _Lever("seccomp", "isolation", _unconfined("seccomp")),
+    _Lever("lsm", "isolation", _unconfined("apparmor")),
+    _Lever("capabilities", "isolation", lambda _, want: _rights(want)),
+    _Lever("container.network", "isolation", lambda _, want: ("--network", str(want or "host"))),
+    _Lever("network.interfaces", "isolation", lambda *_: ("--network", "host")),
+    _Lever(
         *("container.log_driver", "isolation"),
         lambda _, want: ("--log-driver", str(want or "none")),
     ),
-    Lever(
+    _Lever(
         *("container.runtime", "isolation"),
         lambda _, want: ("--runtime", str(want)) if want else (),
     ),
@@ -143,10 +140,6 @@ _LEVERS: Final = (
 _READ_BACK: Final = (
     *("limits", "cgroup.cpu_quota", "cpu.affinity", "seccomp", "threads", "env", "allocator"),
 )
-
-
-def _listed(value: FingerprintValue) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,22 +160,14 @@ class Edit:
 
     def __add__(self, other: Edit) -> Edit:
         """Return both changes."""
-        return Edit(
-            options=self.options + other.options,
-            commands=self.commands + other.commands,
-            variables=self.variables + other.variables,
-            image=self.image or other.image,
-            python=self.python or other.python,
-            paths=self.paths + other.paths,
-            files=self.files + other.files,
-            is_remade=self.is_remade or other.is_remade,
-            removed=self.removed + other.removed,
-            added=self.added + other.added,
-            words=self.words + other.words,
-        )
+        values: dict[str, Any] = {}
+        for one in fields(self):
+            mine, others = getattr(self, one.name), getattr(other, one.name)
+            values[one.name] = mine + others if isinstance(mine, tuple) else mine or others
+        return Edit(**values)
 
 
-PLACEBO: Final = Edit(variables=((_MARK, "1"),))
+PLACEBO: Final = Edit(variables=(("ENVCOMPARE_PLACEBO", "1"),))
 """A change that no program notices."""
 
 
@@ -217,7 +202,7 @@ class Change:
         text = " ".join((*self.edit.added, *self.edit.options))
         costs = [cost for pattern, cost in _COSTS if re.search(pattern, text)]
         if re.search(_PROTECTIONS, " ".join(self.edit.removed)) and not costs:
-            costs = [_PROTECTED]
+            costs = ["the container loses a protection that the line gives it"]
         return ", and ".join(costs)
 
     def is_without_effect(self, facts: Mapping[str, FingerprintValue]) -> bool:
@@ -233,7 +218,8 @@ class Change:
         """Return how to change the line, or the image, for this change alone."""
         edit, call = self.edit, engine_call(line)
         if self.fix or self.key == _BYTE_CODE:
-            return self.fix or _COMPILE
+            compiling = "python -m compileall -q FOLDERS; of an image, as RUN in its Dockerfile"
+            return self.fix or compiling
         if edit.image:
             return f"use the image {edit.image}"
         if edit.removed:
@@ -309,7 +295,8 @@ def sif_of(line: str) -> tuple[str, tuple[int, int]] | None:
     first = sum(1 for _ in takewhile(VARIABLE_SETTING.fullmatch, texts))
     at = next((at for at, text in enumerate(texts) if _SIF.search(text)), 0)
     between = zip(texts[first + 1 :], texts[first + 2 : at], strict=False)
-    if not (at > first and _RUNS_SIF.fullmatch(texts[first]) and _may_be_mixed(texts)):
+    runs_sif = re.compile(r"(?:\S*/)?(?:apptainer|singularity)")
+    if not (at > first and runs_sif.fullmatch(texts[first]) and _may_be_mixed(texts)):
         return None
     if sum(map(bool, map(_SIF.search, texts))) > 1:  # an overlay may be one
         return None
@@ -321,7 +308,7 @@ def sif_of(line: str) -> tuple[str, tuple[int, int]] | None:
 def sif_change(fast: str, slow: str) -> list[Change]:
     """Return the change of one SIF to another."""
     named = [line[slice(*sif[1])] for line in (slow, fast) if (sif := sif_of(line))]
-    if len(set(named)) < len((slow, fast)):
+    if len(set(named)) < 2:
         return []
     old, new = named
     return [Change(key="image.id", what=f"the image {old} → {new}", edit=Edit(image=new))]
@@ -371,10 +358,9 @@ def changes(differences: Iterable[FactDifference], *, cache: str, is_engine: boo
 
 def line_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
     """Return the image and the options in which two calls of an engine differ, each as a change."""
-    calls = engine_call(fast), engine_call(slow)
-    if calls[0] is None or calls[1] is None:
+    pairs = [(line, call) for line in (fast, slow) if (call := engine_call(line)) is not None]
+    if len(pairs) < 2:
         return []
-    pairs = [(line, call) for line, call in zip((fast, slow), calls, strict=True) if call]
     places = [call.spans[given_options(call.words, manual)[1]] for _, call in pairs]
     images = [line[begin:end] for (line, _), (begin, end) in zip(pairs, places, strict=True)]
     changed: list[Change] = []
@@ -535,12 +521,9 @@ def _prefixes(programs: Path) -> Iterator[str]:
             continue
         for prefix in (python.parent.parent, python.resolve().parent.parent):
             is_python = (prefix / "pyvenv.cfg").is_file() or any(prefix.glob("lib/python3*"))
-            if is_python and not _is_system(str(prefix)) and not _holds_home(prefix):
+            holds_home = Path.home().is_relative_to(prefix)
+            if is_python and not _is_system(str(prefix)) and not holds_home:
                 yield str(prefix)
-
-
-def _holds_home(prefix: Path) -> bool:
-    return Path.home().is_relative_to(prefix)
 
 
 def _last_pairs(wanted: list[str], changed: list[Change]) -> list[Change]:
@@ -587,31 +570,24 @@ def _role(text: str) -> tuple[str, str]:
 def _edit(key: str, want: FingerprintValue, *, cache: str, is_engine: bool) -> Edit | None:
     """Return what gives the slow line a value of a fact; None if nothing can."""
     name = _VARIABLES.get(key) or (key[4:] if holds_for("env", key) else "")
-    if name and want != _SET:
+    if name and want != "set":  # the value of such a variable is not kept
         return Edit(variables=((name, None if want is None else str(want)),))
     if key == _BYTE_CODE:
-        return _with_byte_code(cache, is_engine=is_engine)
+        return Edit(
+            options=("--volume", f"{cache}:{_CACHE}") if is_engine else (),
+            variables=((_PREFIX, _CACHE if is_engine else cache), (_WRITES_NONE, "")),
+        )
     if not is_engine:
-        return _shell_limit(key, want)
+        # how `ulimit` of the shell names a limit, and in what unit it takes a size
+        letters = {"nofile": ("n", 1), "stack": ("s", 1024), "core": ("c", 512)}
+        letter, unit = letters.get(key.removeprefix("limits."), ("", 1))
+        if not letter or not holds_for("limits", key):
+            return None
+        size = want // unit if isinstance(want, int) else want
+        return Edit(commands=(f"ulimit -S{letter} {size}",))
     lever = next((one for one in _LEVERS if holds_for(one.key, key)), None)
     options = lever.options(key, want) if lever is not None else ()
     return Edit(options=options) if options else None
-
-
-def _with_byte_code(cache: str, *, is_engine: bool) -> Edit:
-    folder = _CACHE if is_engine else cache
-    return Edit(
-        options=("--volume", f"{cache}:{_CACHE}") if is_engine else (),
-        variables=((_PREFIX, folder), (_WRITES_NONE, "")),
-    )
-
-
-def _shell_limit(key: str, want: FingerprintValue) -> Edit | None:
-    letter, unit = _LETTERS.get(key.removeprefix("limits."), ("", 1))
-    if not letter or not holds_for("limits", key):
-        return None
-    size = want // unit if isinstance(want, int) else want
-    return Edit(commands=(f"ulimit -S{letter} {size}",))
 
 
 def _environment(edit: Edit) -> list[str]:

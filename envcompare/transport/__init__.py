@@ -41,13 +41,8 @@ ANSWER_S = 60.0
 FOLDER_S = 300.0
 # Reading, copying and making content take as long as there is content; this ends one that hangs.
 CONTENT_S = 7200.0
-_MAKE = 'umask 077 && mkdir -p -- "$1" && chmod 700 -- "$1"'
-# Remove whatever has the name, even a link, so that an existing folder is never reused.
-_MAKE_NEW = 'umask 077 && rm -rf -- "$1" && mkdir -- "$1"'
-_UNPACK = 'mkdir -p -- "$1" && cd -- "$1" && exec tar -xof -'
 _BUFFER_BYTES = 1 << 16
 # After a command ends, a background child may hold its streams open, or write to them, for ever.
-_QUIET_S = 1.0
 _SETTLE_S = 60.0
 # Of each stream, in memory. Answers have a few megabytes at most; files go to a sink.
 _OUTPUT_LIMIT_BYTES = 64 << 20
@@ -56,8 +51,6 @@ OnProgress = Callable[[int], None]
 """Called with the number of bytes copied so far; an exception from it ends the copy."""
 # The shell stays as the parent, so that death by a signal is reported as 128 + n, as over SSH.
 _LAUNCH = ("/bin/sh", "-c", '"$@"; exit "$?"', "sh")
-# A process in an uninterruptible wait dies later.
-_REAP_S = 5.0
 _LONGEST_PAUSE_S = 0.05
 
 
@@ -223,7 +216,9 @@ class Drain(threading.Thread):
         while chunk := self._read():
             self._size_bytes += len(chunk)
             if self._sink is self._kept and self._size_bytes > _OUTPUT_LIMIT_BYTES:
-                self._cut()
+                if not self.is_cut:
+                    self.is_cut = True
+                    self._on_limit()
             elif self._error is None and not self._is_settled:
                 try:
                     self._sink.write(chunk)
@@ -239,7 +234,7 @@ class Drain(threading.Thread):
         seen, until = -1, time.monotonic() + _SETTLE_S
         while self.is_alive() and seen != self._size_bytes and time.monotonic() < until:
             seen = self._size_bytes
-            self.join(_QUIET_S)
+            self.join(1)
         self._is_settled = True
         if self._error is not None:
             raise self._error
@@ -252,11 +247,6 @@ class Drain(threading.Thread):
         """Wait for the end of the stream, and return its last line."""
         self.settle()
         return "".join(self.text().strip().splitlines()[-1:])
-
-    def _cut(self) -> None:
-        if not self.is_cut:
-            self.is_cut = True
-            self._on_limit()
 
     def _read(self) -> bytes:
         try:
@@ -357,8 +347,8 @@ def shell(
 
 def make_folder(transport: Transport, path: str) -> None:
     """Make a folder of the cache, readable by its owner alone; raises StackError."""
-    hint = "set XDG_CACHE_HOME there to a writable folder"
-    _make(transport, _MAKE, path, hint=hint)
+    script = 'umask 077 && mkdir -p -- "$1" && chmod 700 -- "$1"'
+    _make(transport, script, path, hint="set XDG_CACHE_HOME there to a writable folder")
 
 
 def make_new_folder(transport: Transport, path: str) -> None:
@@ -366,8 +356,9 @@ def make_new_folder(transport: Transport, path: str) -> None:
 
     Removes whatever has that name, and follows no link. Raises StackError.
     """
+    script = 'umask 077 && rm -rf -- "$1" && mkdir -- "$1"'
     hint = "check that the disk there has room, and that its parent folder is writable"
-    _make(transport, _MAKE_NEW, path, hint=hint)
+    _make(transport, script, path, hint=hint)
 
 
 def _make(transport: Transport, script: str, path: str, *, hint: str) -> None:
@@ -394,14 +385,11 @@ def put_tree(
     goal = f"{transport.name}:{target}"
     if not source.is_dir():
         raise not_copied(str(source), goal, "it is not a folder")
-    command = Command(argv=("sh", "-c", _UNPACK, "sh", target))
+    unpack = 'mkdir -p -- "$1" && cd -- "$1" && exec tar -xof -'
+    command = Command(argv=("sh", "-c", unpack, "sh", target))
+    pack = partial(_pack, source, names)
     try:
-        result = run(
-            transport,
-            command,
-            stdin=lambda stream: _pack(source, names, stream),
-            timeout_s=CONTENT_S,
-        )
+        result = run(transport, command, stdin=pack, timeout_s=CONTENT_S)
     except OSError as error:
         raise not_copied(str(source), goal, str(error)) from error
     if not result.succeeded:
@@ -451,11 +439,11 @@ def _pack(source: Path, names: tuple[str, ...], stream: BinaryIO) -> None:
         fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT, dereference=bool(names)
     ) as archive:
         for name in names or sorted(path.name for path in source.iterdir()):
-            archive.add(source / name, arcname=name, filter=_without_byte_code)
-
-
-def _without_byte_code(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    return None if Path(member.name).name == "__pycache__" else member
+            archive.add(
+                source / name,
+                arcname=name,
+                filter=lambda member: None if Path(member.name).name == "__pycache__" else member,
+            )
 
 
 def _source(stream: IO[bytes] | None) -> BinaryIO:
@@ -515,7 +503,7 @@ class LocalProcess:
         if self._popen.returncode is not None:
             return
         self.signal(signal.SIGKILL)
-        self._await_end(_REAP_S)
+        self._await_end(5)  # a process in an uninterruptible wait dies later
         with self._reaping:
             self._popen.poll()
 
@@ -554,15 +542,11 @@ class LocalProcess:
                 with self._reaping:
                     code = self._popen.wait()
             else:
-                return _code_of(ended)
+                if ended is None:
+                    return None
+                is_exit = ended.si_code == os.CLD_EXITED
+                return ended.si_status if is_exit else 128 + ended.si_status
         return code if code >= 0 else 128 - code
-
-
-def _code_of(ended: os.waitid_result | None) -> int | None:
-    if ended is None:
-        return None
-    is_exit = ended.si_code == os.CLD_EXITED
-    return ended.si_status if is_exit else 128 + ended.si_status
 
 
 class LocalTransport:
