@@ -55,22 +55,14 @@ _LONGEST_PAUSE_S = 0.05
 
 
 class Process(Protocol):
-    """A running command; all three streams are binary and unbuffered on the reading side."""
+    """A running command; all three streams are binary and unbuffered on the reading side.
 
-    @property
-    def stdin(self) -> BinaryIO:
-        """Return the stream that the command reads; closing it ends its input."""
-        ...
+    Closing `stdin` ends the command's input.
+    """
 
-    @property
-    def stdout(self) -> BinaryIO:
-        """Return the command's stdout."""
-        ...
-
-    @property
-    def stderr(self) -> BinaryIO:
-        """Return the command's stderr."""
-        ...
+    stdin: BinaryIO
+    stdout: BinaryIO
+    stderr: BinaryIO
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Return the exit code (128 + n after signal n).
@@ -552,10 +544,7 @@ class LocalProcess:
 class LocalTransport:
     """Carries commands and files to this machine."""
 
-    @property
-    def name(self) -> str:
-        """Return `local`."""
-        return "local"
+    name = "local"
 
     @property
     def bare(self) -> Transport:

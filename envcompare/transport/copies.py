@@ -38,13 +38,7 @@ from envcompare.transport import (
 
 _CHUNK_BYTES = 1 << 18
 ANY_SIZE = 1 << 62
-# A smaller file is sent in one round trip, without asking how much the host has.
-_SMALL_BYTES = 1 << 20
-# Give up when the connection breaks this often in a row without any progress.
-_VAIN_ATTEMPTS = 2
 _TAKE_S = 60.0
-_ANSWER_BYTES = 100
-_PAUSE_S = 1.0  # long enough for an sshd to restart
 # A stalled copy is given up. Before the first byte and after the last, the host may be hashing the
 # whole file.
 _STALL_S = 600.0
@@ -109,8 +103,7 @@ for old in "$1".part-*; do
 done
 exit 0
 """
-_SHORT, _CHANGED = 3, 4
-_SEND = 'tail -c +"$2" -- "$1"'
+_CHANGED = 4  # the exit code of _RECEIVE for a file with another hash
 # $2 bytes and no more: the file may still be growing
 _SEND_WITH_SUM = (
     'head -c "$2" <"$1" && sum=$(head -c "$2" <"$1" | sha256sum) && echo "${sum%% *}" >&2'
@@ -136,7 +129,6 @@ done
 [ -e "./$1" ] || [ -L "./$1" ] || exit 3
 mv -f -- "./$1" "$target" && ls -ldn -- "$target"
 """
-_NOT_THERE = 3
 _ARRIVED_CHANGED = "it arrived changed or not whole"
 
 
@@ -156,7 +148,7 @@ def put_file(
     """
     try:
         status = source.stat()
-        sending = _Sending(
+        _Sending(
             transport=transport,
             source=source,
             target=target,
@@ -164,8 +156,7 @@ def put_file(
             size_bytes=status.st_size,
             mode=f"{status.st_mode & 0o777:o}",
             on_progress=on_progress or _silent,
-        )
-        sending.send()
+        ).send()
     except OSError as error:
         raise not_copied(str(source), f"{transport.name}:{target}", str(error)) from error
 
@@ -192,8 +183,8 @@ def get_file(  # noqa: PLR0913 - a copy, what it must be, and its callback
         for start in dict.fromkeys((file.seek(0, os.SEEK_END), 0)):
             file.truncate(start)
             file.seek(start)
-            words = (source, str(start + 1))
-            process = transport.spawn(Command(argv=("sh", "-c", _SEND, "sh", *words)))
+            words = ("tail", "-c", f"+{start + 1}", "--", source)
+            process = transport.spawn(Command(argv=words))
             sink = _LimitedSink(file, limit_bytes=most_bytes - start)
             reached = _Reached(on_progress or _silent, done_bytes=start)
             with StallWatch(f"the copy of {transport.name}:{source}", process) as watch:
@@ -314,7 +305,7 @@ def take(
     """
     argv = ("sh", "-c", _TAKE, "sh", target, folder, *names)
     result = run(transport, Command(argv=argv), timeout_s=_TAKE_S)
-    if result.exit_code == _NOT_THERE:
+    if result.exit_code == 3:
         return None
     if not result.succeeded:
         raise not_copied("/".join((f"{transport.name}:{folder}", *names)), target, result.tail(1))
@@ -329,7 +320,7 @@ def look(transport: Transport, path: str) -> RemoteFile | None:
 
 
 def _listed(path: str, line: str) -> RemoteFile:
-    """Parse a line of `ls -ldn`: mode, links, owner, group and, for a file, its size."""
+    # mode, links, owner, group and, for a file, its size
     try:
         mode, *words = line.split(maxsplit=5)
         kind = FileType(mode[0])
@@ -392,7 +383,8 @@ class _Sending:
 
     @property
     def may_resume(self) -> bool:
-        return self.size_bytes >= _SMALL_BYTES
+        # a smaller file is sent in one round trip, without asking how much the host has
+        return self.size_bytes >= 1 << 20
 
     def send(self) -> None:
         """Send what the host lacks; retry as long as each attempt gets further."""
@@ -404,16 +396,15 @@ class _Sending:
             except TransportError:
                 vain = 0 if reached.done_bytes > best else vain + 1
                 best = max(best, reached.done_bytes)
-                if not self.may_resume or vain == _VAIN_ATTEMPTS:
+                if not self.may_resume or vain == 2:
                     raise
-                time.sleep(_PAUSE_S)
+                time.sleep(1)  # long enough for an sshd to restart
                 continue
             if code == 0:
                 return
             if code != _CHANGED or reached.start_bytes == 0 or was_changed:
-                why = why or _ARRIVED_CHANGED
                 goal = f"{self.transport.name}:{self.target}"
-                raise not_copied(str(self.source), goal, why)
+                raise not_copied(str(self.source), goal, why or _ARRIVED_CHANGED)
             was_changed = True
 
     def _attempt(self, reached: _Reached) -> tuple[int, str]:
@@ -439,7 +430,7 @@ class _Sending:
         """Write what the host lacks; a host that stops reading explains itself when it exits."""
         with self.source.open("rb") as file, process.stdin as stream:
             if self.may_resume:
-                there = process.stdout.readline(_ANSWER_BYTES).strip()
+                there = process.stdout.readline(100).strip()
                 if not there.isdigit():
                     return
                 watch.note_progress()

@@ -36,9 +36,6 @@ _STDERR = "--error=/proc/self/fd/3"
 # The shell stays as the parent, because srun's 128 + n could also mean that the step was killed.
 _LAUNCH = ("/bin/sh", "-c", '"$@"; exit "$?"', "sh")
 _FAILED = 112  # the exit code of srun when it fails itself (SLURM_EXIT_ERROR)
-_LIST = ("squeue", "--me", "--noheader", "--format=%A|%T|%j")  # number, state, name
-_PROBE_S = 60.0
-_KILL_S = 10.0
 # A job in a state of STARTED has its nodes, or will get them back (JOB STATE CODES of squeue).
 _WAITING = frozenset({"CONFIGURING", "PENDING"})
 STARTED = frozenset({
@@ -47,11 +44,7 @@ STARTED = frozenset({
 LOCAL_NAME = "local"
 # A directory's accounts may be named me@example.org.
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(?:@[A-Za-z0-9_.+-]+)?")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
-_LONGEST = 253
 _GROUPED = re.compile(r"((?:[^-=/@][^=/@]*)?)=(.*)", re.DOTALL)
-_GROUP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
-_MOST_NAMED = 4
 _GROUPS = "for example --hosts metal=gpu01+gpu02,cloud=vm01"
 _FORMS = (
     "write user@host, user@host:port, [IPv6]:port, a name from ~/.ssh/config, a file, or @GROUP "
@@ -107,7 +100,9 @@ class SlurmJob:
         silence = f"Slurm does not report the state of job {self.id}"
         hint = "check `squeue --me` on this machine; a run can be resumed"
         try:
-            listing = run(LOCAL, Command(argv=_LIST))
+            # number, state, name
+            words = ("squeue", "--me", "--noheader", "--format=%A|%T|%j")
+            listing = run(LOCAL, Command(argv=words))
         except CommandTimeoutError as error:
             raise TransportError(silence, details=error.brief, hint=hint) from error
         if not listing.succeeded:
@@ -161,7 +156,7 @@ class _StepProcess:
         self._is_killed = True
         self._process.signal(signal.SIGTERM)  # srun then kills the step
         with suppress(CommandTimeoutError):
-            self._process.wait(_KILL_S)
+            self._process.wait(10)
         self._process.kill()
 
 
@@ -169,14 +164,9 @@ class SrunTransport:
     """Carries commands and files to one node of a job."""
 
     def __init__(self, name: str, job: SlurmJob, node: str) -> None:
-        self._name = name
+        self.name = name  # in the plan
         self._job = job
         self._node = node
-
-    @property
-    def name(self) -> str:
-        """Return the host's name in the plan."""
-        return self._name
 
     @property
     def bare(self) -> Transport:
@@ -200,7 +190,7 @@ class SrunTransport:
         Runs a step as the test; asks Slurm whether the job is over only if that fails.
         """
         try:
-            done = run(LOCAL, self._job.step("true", node=self._node), timeout_s=_PROBE_S)
+            done = run(LOCAL, self._job.step("true", node=self._node))
         except CommandTimeoutError as error:
             raise self._lost("the node does not answer", brief) from error
         if done.succeeded:
@@ -213,7 +203,7 @@ class SrunTransport:
     def forward_unix(self, path: str) -> AbstractContextManager[Path]:
         """Raise UnusableError: srun forwards no sockets, and daemons run outside the job."""
         raise UnusableError(
-            f"the socket {path} of {self._name} cannot be reached from here",
+            f"the socket {path} of {self.name} cannot be reached from here",
             details="srun forwards no socket",
             hint="choose environments without a daemon, such as --envs vm,singularity",
         )
@@ -223,7 +213,7 @@ class SrunTransport:
 
     def _lost(self, why: str, what: str) -> TransportError:
         return TransportError(
-            f"the node {self._node} of job {self._job.id} ({self._name}) was lost",
+            f"the node {self._node} of job {self._job.id} ({self.name}) was lost",
             details=f"while {what} ran: {why}",
             hint="resume the run, which asks for a new allocation",
         )
@@ -263,21 +253,18 @@ class Inventory:
     def _of_group(self, name: str, place: str) -> tuple[str, ...]:
         if name not in self.groups:
             raise _unknown("group", name, place, self.groups)
-        members = tuple(
-            host
-            for item in self.groups[name]
-            for host in (
-                self._tagged(item.removeprefix(_TAG_MARK), f"the group {name}")
-                if item.startswith(_TAG_MARK)
-                else (item,)
-            )
-        )
+        members: list[str] = []
+        for item in self.groups[name]:
+            if item.startswith(_TAG_MARK):
+                members += self._tagged(item.removeprefix(_TAG_MARK), f"the group {name}")
+            else:
+                members.append(item)
         if not members:
             raise ConfigError(
                 f"{place}: the group '{name}' has no hosts",
                 hint=f'name hosts in it, as in [groups] {name} = ["gpu01", "gpu02"]',
             )
-        return members
+        return tuple(members)
 
     def _tagged(self, tag: str, place: str) -> tuple[str, ...]:
         members = tuple(name for name, host in self.hosts.items() if tag in host.tags)
@@ -290,10 +277,9 @@ class Inventory:
 def _unknown(kind: str, name: str, place: str, known: Iterable[str]) -> ConfigError:
     names = tuple(known)
     near = difflib.get_close_matches(name, names, n=1)
-    listed = ", ".join(names)
     return ConfigError(
         f"{place}: there is no {kind} '{name}'",
-        details=f"known: {listed}" if names else f"the configuration file has no {kind}s",
+        details=f"known: {', '.join(names)}" if names else f"the configuration file has no {kind}s",
         hint=f"did you mean '{near[0]}'?" if near else _EXAMPLES[kind],
     )
 
@@ -337,23 +323,28 @@ def parse_hosts(values: Sequence[str], inventory: Inventory | None = None) -> tu
             destination = _parse(known.address(name), place)
             names.setdefault(destination, name)
             _note_group(groups, destination, group)
+            if members is None and destination in places:
+                raise ConfigError(
+                    f"host '{destination}' is named twice",
+                    details=f"in {places[destination]} and again in {place}",
+                    hint="leave one of them out",
+                )
             if members is None:
-                _note_place(places, destination, place)
+                places[destination] = place
     if not names:
         raise ConfigError("no host is named", details="the list of hosts is empty", hint=_FORMS)
-    in_file = {name: host.group for name, host in known.hosts.items()}
-    of_hosts = (
-        groups
-        if any(groups.values())
-        else _several({destination: in_file.get(name, "") for destination, name in names.items()})
-    )
-    _check_groups(of_hosts)
+    if not any(groups.values()):
+        in_file = {name: host.group for name, host in known.hosts.items()}
+        groups = {destination: in_file.get(name, "") for destination, name in names.items()}
+        if len(set(filter(None, groups.values()))) < 2:  # nothing to compare
+            groups = {}
+    _check_groups(groups)
     return tuple(
         HostSpec(
             label=label,
             destination=destination,
             tags=known.hosts[name].tags if name in known.hosts else None,
-            group=of_hosts.get(destination, ""),
+            group=groups.get(destination, ""),
         )
         for label, (destination, name) in zip(_labels(names, known), names.items(), strict=True)
     )
@@ -368,17 +359,12 @@ def host_groups(hosts: Sequence[HostSpec]) -> tuple[HostGroup, ...]:
     )
 
 
-def _several(groups: Mapping[Destination, str]) -> Mapping[Destination, str]:
-    """Return the inventory's groups, or none if the hosts belong to fewer than two of them."""
-    return groups if len(set(filter(None, groups.values()))) > 1 else {}
-
-
 def _note_group(groups: dict[Destination, str], destination: Destination, group: str) -> None:
     known = groups.setdefault(destination, group)
     if known != group and known and group:
         raise ConfigError(
             f"host '{destination}' is in two groups",
-            details=f"in {known} and in {group}; each host belongs to one side of the comparison",
+            details=f"in {known} and in {group}",
             hint="leave it out of one of them",
         )
     groups[destination] = known or group
@@ -390,7 +376,7 @@ def _check_groups(groups: Mapping[Destination, str]) -> None:
     if not names:
         return
     for name in names:
-        if not _GROUP_NAME.fullmatch(name):
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}", name):
             raise ConfigError(
                 f"{name[:80]!r} cannot be the name of a group of hosts",
                 details="a name has letters, digits, '.', '_' and '-', 40 at most",
@@ -399,32 +385,20 @@ def _check_groups(groups: Mapping[Destination, str]) -> None:
     alone = [str(host) for host, group in groups.items() if not group]
     if alone:
         raise ConfigError(
-            f"{first_few(alone, most=_MOST_NAMED)}: in no group, while other hosts are",
+            f"{first_few(alone, most=4)}: in no group, while other hosts are",
             details=f"groups of hosts are compared here: {', '.join(names)}",
             hint=f"put every host into a group, {_GROUPS}",
         )
     if len(names) < 2:
         raise ConfigError(
             f"there is only one group of hosts, {names[0]}",
-            details="groups are compared with each other, which takes two or more",
             hint=f"name a second group, {_GROUPS}, or name the hosts without a group",
         )
     if len({name.lower() for name in names}) < len(names):
         raise ConfigError(
             "two groups of hosts have names that differ in upper and lower case alone",
-            details=f"the groups are {', '.join(names)}",
-            hint="give them names that a reader can tell apart",
+            hint=f"rename one of {', '.join(names)}",
         )
-
-
-def _note_place(places: dict[Destination, str], destination: Destination, place: str) -> None:
-    if destination in places:
-        raise ConfigError(
-            f"host '{destination}' is named twice",
-            details=f"in {places[destination]} and again in {place}",
-            hint="leave one of them out",
-        )
-    places[destination] = place
 
 
 def connect(spec: HostSpec, *, options: SshOptions | None = None) -> Transport:
@@ -450,18 +424,10 @@ class InterruptibleTransport:
         self._transport = transport
         self._interruption = interruption
         self._ends_at_once = ends_at_once
+        self.name = transport.name
+        self.bare = transport.bare
         self.forward_unix = transport.forward_unix
         self.close = transport.close
-
-    @property
-    def name(self) -> str:
-        """Return the host's name as the user wrote it."""
-        return self._transport.name
-
-    @property
-    def bare(self) -> Transport:
-        """Return the transport below, which clean-up uses after everything else was killed."""
-        return self._transport.bare
 
     def spawn(self, command: Command) -> Process:
         """Start the command on the host, and register it to be killed."""
@@ -481,26 +447,17 @@ def _items(values: Sequence[str]) -> Iterator[tuple[str, str, str]]:
                 yield from _of_item(text, is_given=bool(value.strip()))
                 continue
             group, hosts = (part.strip() for part in grouped.groups())
-            _check_new(group, hosts, named)
+            if not group or not all(host.strip() for host in hosts.split("+")):
+                lack = "a host is missing" if group else "no name of a group"
+                raise ConfigError(f"--hosts {group}={hosts}: {lack}", hint=_GROUPS)
+            if group in named:
+                raise ConfigError(
+                    f"the group of hosts {group} is named twice",
+                    hint=f"write {group}=HOST+HOST, or give the second group another name",
+                )
+            named.add(group)
             for host in hosts.split("+"):
                 yield from _of_item(host.strip(), group=group)
-
-
-def _check_new(group: str, hosts: str, named: set[str]) -> None:
-    """Raise ConfigError for a group without a name or a host, or with a name used before."""
-    if not group or not all(host.strip() for host in hosts.split("+")):
-        raise ConfigError(
-            f"--hosts {group}={hosts}: " + ("a host is missing" if group else "no name of a group"),
-            details="a group of hosts is NAME=HOST+HOST",
-            hint=_GROUPS,
-        )
-    if group in named:
-        raise ConfigError(
-            f"the group of hosts {group} is named twice",
-            details="all hosts of a group are joined by '+'",
-            hint=f"write {group}=HOST+HOST, or give the second group another name",
-        )
-    named.add(group)
 
 
 def _of_item(
@@ -545,9 +502,11 @@ def _parse(text: str, place: str) -> Destination:
         return Destination(alias=LOCAL_NAME)
     user, at, rest = text.rpartition("@")
     alias, port = _split_port(rest)
-    if (at and not _USER.fullmatch(user)) or not _is_host(alias) or len(text) > _LONGEST:
+    if (at and not _USER.fullmatch(user)) or not _is_host(alias) or len(text) > 253:
         raise _wrong(text, place, "it is not the name of a host")
-    return Destination(alias=alias, user=user or None, port=_port(text, place, port))
+    if port is not None and not (re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) < 1 << 16):
+        raise _wrong(text, place, f"its port {port!r} is not a number from 1 to 65535")
+    return Destination(alias=alias, user=user or None, port=int(port) if port else None)
 
 
 def _split_port(rest: str) -> tuple[str, str | None]:
@@ -562,20 +521,12 @@ def _split_port(rest: str) -> tuple[str, str | None]:
 
 def _is_host(alias: str) -> bool:
     if ":" not in alias:
-        return _NAME.fullmatch(alias) is not None
+        return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", alias) is not None
     try:
         ipaddress.IPv6Address(alias)
     except ValueError:
         return False
     return "%" not in alias or re.fullmatch(r"[A-Za-z0-9.-]+", alias.partition("%")[2]) is not None
-
-
-def _port(text: str, place: str, port: str | None) -> int | None:
-    if port is None:
-        return None
-    if re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) < 1 << 16:
-        return int(port)
-    raise _wrong(text, place, f"its port {port!r} is not a number from 1 to 65535")
 
 
 def _wrong(text: str, place: str, why: str) -> ConfigError:
@@ -584,14 +535,12 @@ def _wrong(text: str, place: str, why: str) -> ConfigError:
 
 def _labels(names: Mapping[Destination, str], inventory: Inventory) -> list[str]:
     """Return unique labels for file names: the inventory's name or the host, if that is enough."""
-    hosts = list(names)
     known = inventory.hosts
     short = [_safe(name if name in known else host.alias) for host, name in names.items()]
     labels: list[str] = []
-    for host, label in zip(hosts, short, strict=True):
-        whole = label if short.count(label) == 1 else _safe(str(host))
+    for host, label in zip(names, short, strict=True):
+        unique = whole = label if short.count(label) == 1 else _safe(str(host))
         number = 2
-        unique = whole
         while unique in labels:
             unique, number = f"{whole}-{number}", number + 1
         labels.append(unique)

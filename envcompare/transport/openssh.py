@@ -22,8 +22,6 @@ from pathlib import Path
 from envcompare.errors import TransportError
 from envcompare.files import UnfitFileError, read_text
 
-_CONFIG_VARIABLE = "ENVCOMPARE_SSH_CONFIG"
-
 Values = Mapping[str, tuple[str, ...]]
 """Lower-case keywords of ssh_config and their values, in order."""
 
@@ -32,16 +30,7 @@ _AGENT_VARIABLE = "SSH_AUTH_SOCK"
 # A `Match exec` in the configuration may run any program of the user.
 _ANSWER_S = 30
 
-# One hop of ProxyJump: [user@]host[:port] or ssh://[user@]host[:port].
-_JUMP = re.compile(
-    r"(?:ssh://)?(?:(?P<user>.+)@)?(?:\[(?P<v6>[^]]+)\]|(?P<host>[^:]+))(?::(?P<port>\d+))?/?"
-)
-
-_SSH_PORT = 22
 _FORWARD_S = 20.0
-_TYPE_NAMES = {"ssh-ed25519": "ed25519", "ssh-rsa": "rsa"}
-
-_Lookup = Callable[[Path | None, str], Values]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +43,7 @@ class SshOptions:
 
     def config_path(self) -> Path | None:
         """Return the configuration file to use in place of ~/.ssh/config."""
-        variable = os.environ.get(_CONFIG_VARIABLE)
+        variable = os.environ.get("ENVCOMPARE_SSH_CONFIG")
         return self.config or (Path(variable) if variable else None)
 
 
@@ -91,7 +80,12 @@ class SshSettings:
     proxy_command: str | None = None
 
 
-def resolve(destination: Destination, options: SshOptions, *, without_ssh: _Lookup) -> SshSettings:
+def resolve(
+    destination: Destination,
+    options: SshOptions,
+    *,
+    without_ssh: Callable[[Path | None, str], Values],
+) -> SshSettings:
     """Let `ssh -G` evaluate the configuration; `without_ssh` reads it if ssh is not installed.
 
     Only OpenSSH fully implements Include, Match and canonical names. Raises TransportError if the
@@ -104,17 +98,16 @@ def resolve(destination: Destination, options: SshOptions, *, without_ssh: _Look
     return _settings(destination, values, accepts_new_keys=options.accept_new_host_keys)
 
 
-def _parse_jumps(text: str) -> tuple[Destination, ...]:
-    return tuple(_parse_jump(item.strip()) for item in text.split(",") if item.strip())
-
-
 def _parse_jump(item: str) -> Destination:
-    match = _JUMP.fullmatch(item)
+    # one hop of ProxyJump: [user@]host[:port] or ssh://[user@]host[:port]
+    match = re.fullmatch(
+        r"(?:ssh://)?(?:(?P<user>.+)@)?(?:\[(?P<v6>[^]]+)\]|(?P<host>[^:]+))(?::(?P<port>\d+))?/?",
+        item,
+    )
     if match is None:
         raise TransportError(
             f"the jump host '{item}' cannot be read",
-            details="ProxyJump takes user@host:port",
-            hint="fix ProxyJump in the SSH configuration",
+            hint="fix ProxyJump in the SSH configuration: it takes user@host:port",
         )
     port = match["port"]
     return Destination(
@@ -124,13 +117,9 @@ def _parse_jump(item: str) -> Destination:
 
 def _ask_ssh(destination: Destination, options: SshOptions) -> Values:
     config = options.config_path()
-    argv = ["ssh", "-G"]
-    argv += ["-F", str(config)] if config else []
-    argv += ["-l", destination.user] if destination.user else []
-    argv += ["-p", str(destination.port)] if destination.port else []
     try:
         answer = subprocess.run(
-            [*argv, "--", destination.alias],
+            ["ssh", "-G", *_ssh_words(destination, options)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -150,22 +139,20 @@ def _ask_ssh(destination: Destination, options: SshOptions) -> Values:
     return values
 
 
+def _ssh_words(destination: Destination, options: SshOptions) -> list[str]:
+    """Return the words of `ssh` that name a destination and the configuration."""
+    config = options.config_path()
+    words = ["-F", str(config)] if config else []
+    words += ["-l", destination.user] if destination.user else []
+    words += ["-p", str(destination.port)] if destination.port else []
+    return [*words, "--", destination.alias]
+
+
 def _unreadable(destination: Destination, config: Path | None, why: str) -> TransportError:
     return TransportError(
         f"the SSH configuration for {destination} cannot be read",
         details=why,
         hint=f"fix {config or '~/.ssh/config'}; `ssh -G {destination.alias}` shows the same",
-    )
-
-
-def _unread_revocations(destination: Destination, files: str) -> TransportError:
-    """Return the error for a configuration with a list of revoked keys, which is not read here."""
-    return TransportError(
-        f"the SSH configuration for {destination} names a list of revoked host keys",
-        details=f"RevokedHostKeys is {files}; envcompare does not read such lists, and would "
-        "accept a revoked key",
-        hint="mark the revoked keys with @revoked in known_hosts, or remove them there, and set "
-        "`RevokedHostKeys none` for this host, above the line that names the list",
     )
 
 
@@ -186,9 +173,15 @@ def _settings(destination: Destination, values: Values, *, accepts_new_keys: boo
         _first(values, "globalknownhostsfile") or "/etc/ssh/ssh_known_hosts",
     )
     if revoked := _first(values, "revokedhostkeys"):
-        raise _unread_revocations(destination, revoked)
+        raise TransportError(
+            f"the SSH configuration for {destination} names a list of revoked host keys",
+            details=f"RevokedHostKeys is {revoked}; envcompare does not read such lists",
+            hint="mark the keys with @revoked in known_hosts, and set `RevokedHostKeys none` for "
+            "this host, above the line that names the list",
+        )
     alias = _first(values, "hostkeyalias")
     proxy_command = _first(values, "proxycommand")
+    jumps = _first(values, "proxyjump") or ""
     return SshSettings(
         destination=destination,
         hostname=hostname,
@@ -203,7 +196,7 @@ def _settings(destination: Destination, values: Values, *, accepts_new_keys: boo
         known_hosts=tuple(path for text in files for path in _paths(text, tokens)),
         accepts_new_keys=accepts_new_keys
         or _first(values, "stricthostkeychecking") == "accept-new",
-        jumps=_parse_jumps(_first(values, "proxyjump") or ""),
+        jumps=tuple(_parse_jump(hop.strip()) for hop in jumps.split(",") if hop.strip()),
         proxy_command=_expand(proxy_command, tokens) if proxy_command else None,
     )
 
@@ -281,19 +274,16 @@ class _KnownHost:
     def covers(self, name: str) -> bool:
         """Tell whether the line applies to `name`, ignoring case; a negated pattern excludes it."""
         folded = name.lower()
-        is_covered = False
-        for pattern in self.patterns:
-            if pattern.startswith("!"):
-                if _matches(pattern[1:], folded):
-                    return False
-            elif _matches(pattern, folded):
-                is_covered = True
-        return is_covered
+        negated = [one[1:] for one in self.patterns if one.startswith("!")]
+        others = [one for one in self.patterns if not one.startswith("!")]
+        if any(_matches(one, folded) for one in negated):
+            return False
+        return any(_matches(one, folded) for one in others)
 
 
 def _known_name(host: str, port: int) -> str:
     """Return a host's name in known_hosts: with its port unless that is 22."""
-    return host.lower() if port == _SSH_PORT else f"[{host.lower()}]:{port}"
+    return host.lower() if port == 22 else f"[{host.lower()}]:{port}"
 
 
 def trusted_name(settings: SshSettings) -> str:
@@ -309,13 +299,10 @@ def read_known_hosts(paths: Iterable[Path]) -> tuple[_KnownHost, ...]:
 def _judge(known: Iterable[_KnownHost], name: str, key: HostKey) -> tuple[_Trust, str]:
     """Return whether to trust `key` for `name`, and the place (file:line) that decided."""
     lines = [line for line in known if line.covers(name)]
-    for line in lines:
-        if line.is_revoked and line.key == key:
-            return _Trust.REVOKED, line.place
-    trusted = [line for line in lines if not line.is_revoked]
-    for line in trusted:
+    for line in sorted(lines, key=lambda line: not line.is_revoked):
         if line.key == key:
-            return _Trust.KNOWN, line.place
+            return _Trust.REVOKED if line.is_revoked else _Trust.KNOWN, line.place
+    trusted = [line for line in lines if not line.is_revoked]
     # A key of a type other than the known one could also come from an impostor.
     return (_Trust.CHANGED, trusted[0].place) if trusted else (_Trust.UNKNOWN, "")
 
@@ -345,7 +332,11 @@ def check_host_key(settings: SshSettings, known: Iterable[_KnownHost], key: Host
     """
     trust, place = _judge(known, trusted_name(settings), key)
     if trust is _Trust.REVOKED:
-        raise _revoked_key(settings, key, place)
+        raise TransportError(
+            f"the host key of '{settings.destination}' is revoked",
+            details=f"{place} revokes {key.fingerprint}",
+            hint="do not connect; ask the host's administrator",
+        )
     if trust is _Trust.CHANGED:
         raise _changed_key(settings, key, place)
     if trust is _Trust.UNKNOWN:
@@ -358,7 +349,7 @@ def check_host_key(settings: SshSettings, known: Iterable[_KnownHost], key: Host
 def _unknown_key(settings: SshSettings, key: HostKey) -> TransportError:
     """Return the error for an unknown key, with the command that accepts exactly this key."""
     name = trusted_name(settings)
-    kind = _TYPE_NAMES.get(key.type, "ecdsa")
+    kind = {"ssh-ed25519": "ed25519", "ssh-rsa": "rsa"}.get(key.type, "ecdsa")
     target = settings.known_hosts[0] if settings.known_hosts else "~/.ssh/known_hosts"
     return TransportError(
         f"the host key of '{settings.destination}' is not known",
@@ -371,22 +362,12 @@ def _unknown_key(settings: SshSettings, key: HostKey) -> TransportError:
 
 
 def _changed_key(settings: SshSettings, key: HostKey, place: str) -> TransportError:
-    """Return the error for a key that differs from the known one; it is never accepted."""
     return TransportError(
         f"the host key of '{settings.destination}' has changed",
         details=f"it offers {key.type} {key.fingerprint}; {place} has another key, so "
         "either the host was reinstalled or someone intercepts the connection",
         hint="ask the host's administrator; only if the new key is right, remove the old one with "
         f"`ssh-keygen -R '{trusted_name(settings)}' -f '{place.rpartition(':')[0]}'`",
-    )
-
-
-def _revoked_key(settings: SshSettings, key: HostKey, place: str) -> TransportError:
-    """Return the error for a key that a line of known_hosts revokes."""
-    return TransportError(
-        f"the host key of '{settings.destination}' is revoked",
-        details=f"{place} revokes {key.fingerprint}",
-        hint="do not connect; ask the host's administrator",
     )
 
 
@@ -407,39 +388,29 @@ def _read(path: Path) -> Iterator[_KnownHost]:
         if len(fields) < 3 or fields[0].startswith("#") or marker not in ("", "@revoked"):
             continue
         names, key_type, content = fields[:3]
-        if (blob := _blob(content)) is not None:
-            yield _KnownHost(
-                patterns=tuple(names.split(",")),
-                # encoded again, so that it compares equal to a server's key
-                key=HostKey(type=key_type, content=base64.b64encode(blob).decode()),
-                is_revoked=marker == "@revoked",
-                place=f"{path}:{number}",
-            )
-
-
-def _blob(text: str) -> bytes | None:
-    """Decode base64; None if it is invalid."""
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return None
+        try:
+            blob = base64.b64decode(content, validate=True)
+        except (binascii.Error, ValueError):
+            continue
+        yield _KnownHost(
+            patterns=tuple(names.split(",")),
+            # encoded again, so that it compares equal to a server's key
+            key=HostKey(type=key_type, content=base64.b64encode(blob).decode()),
+            is_revoked=marker == "@revoked",
+            place=f"{path}:{number}",
+        )
 
 
 def _matches(pattern: str, name: str) -> bool:
-    if pattern.startswith("|1|"):
-        return _matches_hash(pattern, name)
+    if pattern.startswith("|1|"):  # hashed by OpenSSH: |1|salt|HMAC-SHA1(salt, name)
+        _, _, salt, expected, *_ = (*pattern.split("|"), "", "")
+        try:
+            digest = hmac.digest(base64.b64decode(salt), name.encode(), "sha1")
+            return hmac.compare_digest(digest, base64.b64decode(expected))
+        except (binascii.Error, ValueError):
+            return False
     expression = re.escape(pattern.lower()).replace(r"\*", ".*").replace(r"\?", ".")
     return re.fullmatch(expression, name) is not None
-
-
-def _matches_hash(pattern: str, name: str) -> bool:
-    """Compare with a hashed name of OpenSSH: `|1|salt|HMAC-SHA1(salt, name)`."""
-    _, _, salt, expected, *_ = (*pattern.split("|"), "", "")
-    try:
-        digest = hmac.digest(base64.b64decode(salt), name.encode(), "sha1")
-        return hmac.compare_digest(digest, base64.b64decode(expected))
-    except (binascii.Error, ValueError):
-        return False
 
 
 @contextmanager
@@ -472,18 +443,14 @@ def forwarding(
 
 
 def _forwarding_argv(destination: Destination, options: SshOptions, forward: str) -> list[str]:
-    config = options.config_path()
     settings = (
         "BatchMode=yes", "ClearAllForwardings=no", "ControlMaster=no", "ControlPath=none",
         "ExitOnForwardFailure=yes", "ConnectTimeout=10", "ServerAliveInterval=5",
         "StreamLocalBindMask=0177",
         f"StrictHostKeyChecking={'accept-new' if options.accept_new_host_keys else 'yes'}",
     )  # fmt: skip
-    argv = ["ssh", "-nNT", "-L", forward, *(f"-o{setting}" for setting in settings)]
-    argv += ["-F", str(config)] if config else []
-    argv += ["-l", destination.user] if destination.user else []
-    argv += ["-p", str(destination.port)] if destination.port else []
-    return [*argv, "--", destination.alias]
+    own = (f"-o{setting}" for setting in settings)
+    return ["ssh", "-nNT", "-L", forward, *own, *_ssh_words(destination, options)]
 
 
 def _await_socket(ssh: subprocess.Popen[bytes], local: Path, log: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import re
+import signal
 import socket
 import subprocess
 import tempfile
@@ -42,7 +43,6 @@ from envcompare.transport.openssh import (
     trusted_name,
 )
 
-_KEEPALIVE_S = 5.0
 # TCP drops a connection whose data is not acknowledged for this time. Behind a jump host, or when
 # sshd itself hangs, the kernel still acknowledges everything; only missing keepalive replies show
 # the loss.
@@ -51,16 +51,12 @@ _UNANSWERED_S = 30.0
 _MOST_JUMPS = 8
 # sshd may take long to check an account (LDAP, a slow home) or to open a session.
 _AUTH_S = 30.0
-_CLOSE_S = 1.0
-_AGENT_S = 60.0
-_RSA_SIGNATURES = ("rsa-sha2-512", "rsa-sha2-256")
-
-Channel = paramiko.Channel
+_Channel = paramiko.Channel
 _ENCRYPTED = "encrypted, and no agent holds it"
 # paramiko builds a message under the channel's lock and sends it afterwards. When a command ends
 # just as its input is written or closed, the reply to its CLOSE may overtake that message, and sshd
 # drops the whole connection if anything follows a CLOSE.
-_locks: WeakKeyDictionary[Channel, threading.Lock] = WeakKeyDictionary()
+_locks: WeakKeyDictionary[_Channel, threading.Lock] = WeakKeyDictionary()
 # SSH forwards no signals, so the remote shell first prints its process group, which another session
 # can kill. The shell stays as the parent, so that death by a signal arrives as 128 + n.
 _SCRIPT = (
@@ -69,6 +65,7 @@ _SCRIPT = (
     'printf "\\nenvcompare-group %s %s\\n" "$group" "$start"; "$@"; exit "$?"'
 )
 _MARK = re.compile(rb"\nenvcompare-group (\d+) (\d+)\n")
+_Group = tuple[str, str]  # the number of a process group of a host, and its leader's start time
 # The kernel reuses the number of a reaped process; only number and start time identify a process.
 _KILL_GROUP = (
     'group=$1 began=$2; read -r line <"/proc/$group/stat" || exit 0; set -- ${line##*) }; '
@@ -78,27 +75,22 @@ _KILL_GROUP = (
 _PIECE_BYTES = (1 << 15) - 64
 _START_S = 30.0
 _KILL_S = 10.0
-# Another thread notices that the connection ended, within this time after the channel's.
-_END_S = 1.0
-_SIGKILL_CODE = 137
-_GREETING_BYTES = 1 << 20  # the most a login shell may print before the command starts
-_MARK_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class _Connection:
     """An open connection, and the jump host's connection below it."""
 
     transport: paramiko.Transport
     settings: SshSettings
-    through: Connection | None = None
+    through: _Connection | None = None
 
     @property
     def is_alive(self) -> bool:
         """Tell whether the connection is still open."""
         return bool(self.transport.is_active())
 
-    def start(self, text: str) -> Channel | None:
+    def start(self, text: str) -> _Channel | None:
         """Start shell text; None if the connection is dead or refuses a session (MaxSessions).
 
         None means that the text certainly did not start: the caller may try another connection.
@@ -118,24 +110,24 @@ class Connection:
             self.through.close()
 
 
-def login(destination: Destination, options: SshOptions) -> Connection:
+def _login(destination: Destination, options: SshOptions) -> _Connection:
     """Connect, check the host key and authenticate, through jump hosts where configured."""
     logger = logging.getLogger("paramiko")
     if not logger.handlers:  # otherwise Python prints paramiko's log next to our own error
         logger.addHandler(logging.NullHandler())
     settings = resolve(destination, options, without_ssh=_read_config)
-    return _login(settings, options, jumps=settings.jumps, depth=0)
+    return _login_by(settings, options, jumps=settings.jumps, depth=0)
 
 
-def _login(
+def _login_by(
     settings: SshSettings, options: SshOptions, *, jumps: tuple[Destination, ...], depth: int
-) -> Connection:
+) -> _Connection:
     if depth > _MOST_JUMPS:
         raise _broken(settings, f"more than {_MOST_JUMPS} jump hosts")
     through = None
     if jumps:
         last = resolve(jumps[-1], options, without_ssh=_read_config)
-        through = _login(last, options, jumps=jumps[:-1] or last.jumps, depth=depth + 1)
+        through = _login_by(last, options, jumps=jumps[:-1] or last.jumps, depth=depth + 1)
     try:
         with _explained(settings, options.connect_timeout_s):
             transport = _OrderedTransport(_open_link(settings, through, options.connect_timeout_s))
@@ -148,7 +140,7 @@ def _login(
         if through is not None:
             through.close()
         raise
-    return Connection(transport=transport, settings=settings, through=through)
+    return _Connection(transport=transport, settings=settings, through=through)
 
 
 def _introduce(transport: paramiko.Transport, settings: SshSettings, timeout_s: float) -> None:
@@ -165,7 +157,8 @@ def _introduce(transport: paramiko.Transport, settings: SshSettings, timeout_s: 
     offered = transport.get_remote_server_key()
     key = HostKey(type=offered.get_name(), content=offered.get_base64())
     check_host_key(settings, known, key)
-    _authenticate(transport, settings)
+    with _agent_keys(settings.agent) as keys:
+        _offer_keys(transport, settings, _candidates(settings, keys))
     threading.Thread(target=_keep_alive, args=(transport,), daemon=True).start()
 
 
@@ -179,12 +172,12 @@ def _keep_alive(transport: paramiko.Transport) -> None:
             # any reply counts, even a refusal (RFC 4254, section 4)
             transport.global_request("keepalive@openssh.com", wait=True)
         patience.cancel()
-        time.sleep(_KEEPALIVE_S)
+        time.sleep(5)
 
 
 def _open_link(
-    settings: SshSettings, through: Connection | None, timeout_s: float
-) -> socket.socket | Channel:
+    settings: SshSettings, through: _Connection | None, timeout_s: float
+) -> socket.socket | _Channel:
     """Open the byte stream to sshd: a channel of the jump host, a proxy program, or TCP."""
     if through is not None:
         try:
@@ -217,17 +210,13 @@ def _prefer(transport: paramiko.Transport, types: tuple[str, ...]) -> None:
 
     Prefer GCM ciphers too: they authenticate in the same pass, in half the time for a packet.
     """
-    names = [name for kind in types for name in (_RSA_SIGNATURES if kind == "ssh-rsa" else (kind,))]
+    signatures = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
+    names = [name for kind in types for name in signatures.get(kind, (kind,))]
     security = transport.get_security_options()
     offered = [name for name in names if name in security.key_types]
     security.key_types = offered + [name for name in security.key_types if name not in offered]
     fast = [name for name in security.ciphers if "gcm" in name]
     security.ciphers = fast + [name for name in security.ciphers if name not in fast]
-
-
-def _authenticate(transport: paramiko.Transport, settings: SshSettings) -> None:
-    with _agent_keys(settings.agent) as keys:
-        _offer_keys(transport, settings, _candidates(settings, keys))
 
 
 def _offer_keys(
@@ -286,17 +275,14 @@ class _Agent(AgentSSH):
 @contextmanager
 def _agent_keys(path: Path | None) -> Iterator[Sequence[paramiko.PKey]]:
     """Yield the agent's keys while it is connected; none if it does not answer."""
+    keys: Sequence[paramiko.PKey] = ()
     with socket.socket(socket.AF_UNIX) as link:
-        yield _ask_agent(link, path) if path else ()
-
-
-def _ask_agent(link: socket.socket, path: Path) -> Sequence[paramiko.PKey]:
-    link.settimeout(_AGENT_S)  # it may prompt its user, or hang
-    try:
-        link.connect(str(path))
-        return _Agent(link).get_keys()
-    except (paramiko.SSHException, OSError):
-        return ()
+        link.settimeout(60)  # it may prompt its user, or hang
+        with suppress(paramiko.SSHException, OSError):
+            if path:
+                link.connect(str(path))
+                keys = _Agent(link).get_keys()
+        yield keys
 
 
 def _public_blob(path: Path) -> bytes | None:
@@ -364,7 +350,6 @@ def _explained(settings: SshSettings, timeout_s: float = _AUTH_S) -> Iterator[No
 
 
 def _broken(settings: SshSettings, reason: str) -> TransportError:
-    """Return the error for a connection that ended before a session was open."""
     return TransportError(
         f"no SSH session with host '{settings.destination}'",
         details=f"{_address(settings)}: {reason}",
@@ -411,15 +396,15 @@ def _start_proxy(command: str) -> socket.socket:
     return ours
 
 
-def sending(channel: Channel) -> threading.Lock:
+def _sending(channel: _Channel) -> threading.Lock:
     """Return the lock to hold while sending into a channel or closing its input."""
     return _locks.setdefault(channel, threading.Lock())
 
 
-def close_in_order(channel: Channel) -> None:
+def _close_in_order(channel: _Channel) -> None:
     """Close a channel after pending sends, but wait a second at most: a send may be blocked."""
-    lock = sending(channel)
-    is_free = lock.acquire(timeout=_CLOSE_S)
+    lock = _sending(channel)
+    is_free = lock.acquire(timeout=1)
     try:
         channel.close()
     finally:
@@ -435,7 +420,7 @@ def _handle_close(channel: Any, _: Message) -> None:  # noqa: ANN401 — has wha
     with channel.lock:
         messages = channel._close_internal()  # noqa: SLF001 — as paramiko's own handler
         channel.transport._unlink_channel(channel.chanid)  # noqa: SLF001 — likewise
-    lock = sending(channel)
+    lock = _sending(channel)
     if lock.acquire(blocking=False):
         try:
             _answer(channel, messages)
@@ -445,8 +430,8 @@ def _handle_close(channel: Any, _: Message) -> None:  # noqa: ANN401 — has wha
         threading.Thread(target=_wait_and_answer, args=(channel, messages), daemon=True).start()
 
 
-def _wait_and_answer(channel: Channel, messages: tuple[Message | None, ...]) -> None:
-    with sending(channel), suppress(OSError, EOFError, paramiko.SSHException):
+def _wait_and_answer(channel: _Channel, messages: tuple[Message | None, ...]) -> None:
+    with _sending(channel), suppress(OSError, EOFError, paramiko.SSHException):
         _answer(channel, messages)
 
 
@@ -465,31 +450,23 @@ class _OrderedTransport(paramiko.Transport):
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Group:
-    """A process group of a host: its number, and the start time of its leader."""
-
-    number: str
-    start: str
-
-
 def _output(receive: Callable[[int], bytes], first: bytes = b"") -> BinaryIO:
     """Return an output stream of a channel; `first` was read from it already."""
     waiting = io.BytesIO(first)
     return reader(lambda size: waiting.read(size) or receive(size))
 
 
-def _input(channel: Channel) -> BinaryIO:
+def _input(channel: _Channel) -> BinaryIO:
     def send(data: bytes) -> None:
         try:
             for start in range(0, len(data), _PIECE_BYTES):
-                with sending(channel):
+                with _sending(channel):
                     channel.sendall(data[start : start + _PIECE_BYTES])
         except (OSError, EOFError) as error:
             raise BrokenPipeError("the command no longer reads its input") from error
 
     def end() -> None:
-        with suppress(OSError, EOFError), sending(channel):
+        with suppress(OSError, EOFError), _sending(channel):
             channel.shutdown_write()
 
     return writer(send, end=end)
@@ -499,7 +476,7 @@ class _SshProcess:
     """A command on another machine; a second session can kill its process group."""
 
     def __init__(
-        self, channel: Channel, *, host: str, brief: str, kill_group: Callable[[_Group], None]
+        self, channel: _Channel, *, host: str, brief: str, kill_group: Callable[[_Group], None]
     ) -> None:
         self._channel = channel
         self._host = host
@@ -526,7 +503,7 @@ class _SshProcess:
         if not self._is_killed and self._is_cut():
             raise _lost(self._host, self._brief)
         # Without an exit code, the shell around the command was killed together with its group.
-        return _SIGKILL_CODE
+        return 128 + signal.SIGKILL
 
     def kill(self) -> None:
         """Kill the command and all its children; safe to repeat.
@@ -539,10 +516,11 @@ class _SshProcess:
         with suppress(TransportError):
             self._kill_group(self._group)
         self._channel.status_event.wait(_KILL_S)
-        close_in_order(self._channel)
+        _close_in_order(self._channel)
 
     def _is_cut(self) -> bool:
-        end = time.monotonic() + _END_S
+        # another thread notices within this time that the connection, too, has ended
+        end = time.monotonic() + 1
         transport = self._channel.get_transport()
         while transport.is_active():
             if time.monotonic() > end:
@@ -555,17 +533,12 @@ class SshTransport:
     """Carries commands and files to one host, and opens further connections as sessions need."""
 
     def __init__(self, name: str, destination: Destination, options: SshOptions) -> None:
-        self._name = name
+        self.name = name  # as the user wrote it
         self._destination = destination
         self._options = options
         self._lock = threading.Lock()
-        self._connections = [login(destination, options)]
+        self._connections = [_login(destination, options)]
         self._is_closed = False
-
-    @property
-    def name(self) -> str:
-        """Return the host's name as the user wrote it."""
-        return self._name
 
     @property
     def bare(self) -> Transport:
@@ -576,7 +549,7 @@ class SshTransport:
         """Start the command on the host; a missing program ends with exit code 127."""
         channel = self._start(shell_text(("/bin/sh", "-c", _SCRIPT, "sh", *command.flat())))
         brief = " ".join(command.argv[:2])
-        return _SshProcess(channel, host=self._name, brief=brief, kill_group=self._kill_group)
+        return _SshProcess(channel, host=self.name, brief=brief, kill_group=self._kill_group)
 
     @contextmanager
     def forward_unix(self, path: str) -> Iterator[Path]:
@@ -595,10 +568,10 @@ class SshTransport:
                 connection.close()
             self._connections.clear()
 
-    def _start(self, text: str) -> Channel:
+    def _start(self, text: str) -> _Channel:
         with self._lock:
             if self._is_closed:
-                raise _lost(self._name, "nothing")
+                raise _lost(self.name, "nothing")
             for dead in [link for link in self._connections if not link.is_alive]:
                 dead.close()
                 self._connections.remove(dead)
@@ -606,29 +579,25 @@ class SshTransport:
                 channel = connection.start(text)
                 if channel is not None:
                     return channel
-            return self._start_on_new(text)
-
-    def _start_on_new(self, text: str) -> Channel:
-        connection: Connection = login(self._destination, self._options)
-        self._connections.append(connection)
-        channel = connection.start(text)
-        if channel is None:
-            raise TransportError(
-                f"host '{self._name}' grants no session",
-                details="it refused the first session of a new connection, or closed it",
-                hint="check MaxSessions in its sshd_config, and the log of its sshd",
-            )
-        return channel
+            connection = _login(self._destination, self._options)
+            self._connections.append(connection)
+            channel = connection.start(text)
+            if channel is None:
+                raise TransportError(
+                    f"host '{self.name}' grants no session",
+                    details="it refused the first session of a new connection, or closed it",
+                    hint="check MaxSessions in its sshd_config, and the log of its sshd",
+                )
+            return channel
 
     def _kill_group(self, group: _Group) -> None:
-        argv = ("/bin/sh", "-c", _KILL_GROUP, "sh", group.number, group.start)
+        argv = ("/bin/sh", "-c", _KILL_GROUP, "sh", *group)
         channel = self._start(shell_text(argv))
         channel.status_event.wait(_KILL_S)
-        close_in_order(channel)
+        _close_in_order(channel)
 
 
 def _lost(host: str, what: str) -> TransportError:
-    """Return the error for a connection that broke while `what` ran."""
     return TransportError(
         f"the connection to host '{host}' was lost",
         details=f"it broke while {what} ran",
@@ -636,7 +605,7 @@ def _lost(host: str, what: str) -> TransportError:
     )
 
 
-def _read_mark(channel: Channel, host: str) -> tuple[_Group, bytes]:
+def _read_mark(channel: _Channel, host: str) -> tuple[_Group, bytes]:
     """Return the process group, and the output after its line; skips what the login shell printed.
 
     Raises TransportError if the line does not come.
@@ -645,17 +614,17 @@ def _read_mark(channel: Channel, host: str) -> tuple[_Group, bytes]:
     channel.settimeout(_START_S)
     until = time.monotonic() + _START_S
     with suppress(TimeoutError):
-        while len(output) < _GREETING_BYTES and time.monotonic() < until:
+        # a login shell may print something before the command starts
+        while len(output) < 1 << 20 and time.monotonic() < until:
             if not (chunk := channel.recv(1 << 16)):
                 break
-            searched = max(0, len(output) - _MARK_BYTES)
+            searched = max(0, len(output) - 64)  # a mark is shorter
             output += chunk
             if match := _MARK.search(output, searched):
                 channel.settimeout(None)
-                group = _Group(number=match[1].decode(), start=match[2].decode())
-                return group, output[match.end() :]
+                return (match[1].decode(), match[2].decode()), output[match.end() :]
     output += channel.recv_stderr(4096) if channel.recv_stderr_ready() else b""
-    close_in_order(channel)
+    _close_in_order(channel)
     raise TransportError(
         f"cannot start commands on host '{host}'",
         details="its login shell printed: "
