@@ -525,8 +525,6 @@ FACTS: Final[tuple[Fact, ...]] = (
 _OF_ONE_KEY: Final = frozenset({"name", "group", "is_limit", "restore"})
 _BELOW: Final = {row.key: row.below for row in FACTS if row.below}
 
-_WITHOUT_EFFECT: Final = frozenset({"engine", "env", "gid", "no_new_privs", "os", "uid"})
-
 _FACTS_BY_FILE: Final[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = (
     (_LIBC, ("libc.", "libm.", "ld-linux", "libpthread.", "libdl.", "librt.", "libutil.")),
     (_PYTHON, ("libpython",)),
@@ -579,7 +577,7 @@ def is_first(key: str) -> bool:
 
 def is_without_effect(key: str) -> bool:
     """Return whether a fact varied on purpose only names software or privileges."""
-    return key.partition(".")[0] in _WITHOUT_EFFECT
+    return key.partition(".")[0] in {"engine", "env", "gid", "no_new_privs", "os", "uid"}
 
 
 def facts_of_library(name: str, package: str, *, is_of_python: bool) -> tuple[str, ...]:

@@ -72,8 +72,6 @@ from envcompare.text import masked
 
 _INSTALLERS: Final = frozenset({"pip", "setuptools", "wheel", "distribute", "uv"})
 
-_LOADED_IN_BOTH: Final = "The command loaded them in both arms."
-
 _Values = tuple[FingerprintValue, FingerprintValue]
 _Part = tuple[str, _Values, Evidence]
 _Lists = tuple[list[str], list[str]]
@@ -84,12 +82,6 @@ _FELT_LIBRARIES: Final = (
 )  # fmt: skip
 _INSTALLED_FILE: Final = re.compile(r"/(?:site|dist)-packages/(\w+)")
 _REPORTED_WITH_OTHERS: Final = frozenset({CHANGED_FILES, PACKAGE_FOLDERS, THROTTLED})
-_UNSEEN: Final = Evidence(
-    text="Seen in only one arm: a command is inspected only now and then.",
-)
-_CALLS_UNKNOWN: Final = Evidence(
-    text="The workload loaded them; how much it uses them was not measured."
-)
 Identity = dict[str, Scalar]
 Place = tuple[str, str]
 """A host, and an arm on it; the arm is empty for the host itself."""
@@ -113,15 +105,19 @@ def compare_fingerprints(
     differences = [_difference(pair, part) for part in parts]
     arms = pair.context.arms
     if pair.are_lines or (arms is not None and _compare_something_else(*arms)):
-        differences = [_following_that(each) for each in differences]
+        differences = [
+            replace(each, fact_class="possible-influence")
+            if each.fact_class == "confounder"
+            else each
+            for each in differences
+        ]
     classes = {each.key: each.fact_class for each in differences}
     worded = [worded_difference(pair, _following(pair, each, classes)) for each in differences]
-    return tuple(sorted(worded, key=_place))
 
+    def place(each: FactDifference) -> tuple[int, bool, str]:
+        return CLASS_ORDER.index(each.fact_class), not is_first(each.key), each.key
 
-def _place(difference: FactDifference) -> tuple[int, bool, str]:
-    key = difference.key
-    return CLASS_ORDER.index(difference.fact_class), not is_first(key), key
+    return tuple(sorted(worded, key=place))
 
 
 def _given(pair: FingerprintPair) -> Iterator[_Part]:
@@ -144,12 +140,6 @@ def _compare_something_else(first: ArmRecord, second: ArmRecord) -> bool:
         return True
     asked = [(arm.reference, arm.stack, arm.options) for arm in (first, second)]
     return first.environment == second.environment and asked[0] != asked[1]
-
-
-def _following_that(difference: FactDifference) -> FactDifference:
-    if difference.fact_class != "confounder":
-        return difference
-    return replace(difference, fact_class="possible-influence")
 
 
 def is_overwritten(difference: FactDifference) -> bool:
@@ -193,11 +183,10 @@ def measured_alike(
 
 def _is_chance(difference: FactDifference) -> bool:
     """Return whether a list differs only in what was loaded when it was inspected."""
-    names = [
-        {stem(entry) for entry in entries(side)}
-        for side in (difference.reference, difference.value)
-    ]
-    return difference.key in LOADED and not names[0] & names[1]
+    before, after = (
+        set(map(stem, entries(side))) for side in (difference.reference, difference.value)
+    )
+    return difference.key in LOADED and not before & after
 
 
 def _parts(pair: FingerprintPair, key: str) -> Iterator[_Part]:
@@ -279,25 +268,24 @@ def _modules(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
 
 
 def _libraries(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
-    """Yield the loaded libraries that no other fact covers; all of them if none is left."""
-    first, second = (
+    """Yield the loaded libraries that no other fact covers; all of them if none is left.
+
+    Those that compute come first.
+    """
+    key = "loaded_libraries"
+    rest = [
         [one for one in side if not pair.differ(_facts_of_library(pair, one))] for side in lists
-    )
-    shown = (first, second) if first or second else lists
+    ]
+    shown = (rest[0], rest[1]) if any(rest) else lists
     if pair.is_watched:
-        yield _watched(pair, "loaded_libraries", shown, what=_LOADED_IN_BOTH)
-    else:
-        yield _loaded(pair, shown)
-
-
-def _loaded(pair: FingerprintPair, shown: _Lists) -> _Part:
-    """Return the loaded libraries, computing ones first."""
+        yield _watched(pair, key, shown, what="The command loaded them in both arms.")
+        return
     felt = {entry for side in shown for entry in side if _is_computing(pair, entry)}
     first, second = (
         tuple(sorted(side, key=lambda entry: (entry not in felt, entry))) for side in shown
     )
-    evidence = Evidence(is_felt=True) if felt else _CALLS_UNKNOWN
-    return "loaded_libraries", (first, second), evidence
+    unknown = Evidence(text="The workload loaded them; how much it uses them was not measured.")
+    yield key, (first, second), Evidence(is_felt=True) if felt else unknown
 
 
 def _programs(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
@@ -327,7 +315,8 @@ def _watched(pair: FingerprintPair, key: str, lists: _Lists, *, what: str) -> _P
     first, second = map(tuple, kept)
     if common:
         return key, (first, second), Evidence(is_felt=True, text=what)
-    return key, (tuple(lists[0]), tuple(lists[1])), _UNSEEN
+    unseen = Evidence(text="Seen in only one arm: a command is inspected only now and then.")
+    return key, (tuple(lists[0]), tuple(lists[1])), unseen
 
 
 _LISTS: Final[dict[str, Callable[[FingerprintPair, _Lists], Iterator[_Part]]]] = {
@@ -344,7 +333,8 @@ _LISTS: Final[dict[str, Callable[[FingerprintPair, _Lists], Iterator[_Part]]]] =
 def _difference(pair: FingerprintPair, part: _Part) -> FactDifference:
     key, values, evidence = part
     fact_class = classify(key)
-    if fact_class == "confounder" and not _can_confound(key, values, evidence):
+    is_unknown = None in values and fact(key).is_absent is not True  # None is not measured
+    if fact_class == "confounder" and (is_unknown or evidence.is_felt is False):
         fact_class = "possible-influence"
     elif fact(key).is_limit and evidence.is_felt:
         fact_class = "confounder"
@@ -358,6 +348,8 @@ def _difference(pair: FingerprintPair, part: _Part) -> FactDifference:
         and not is_without_effect(key)
     ):
         fact_class, evidence = "possible-influence", _of_purpose(key)
+    if fact_class not in EXPLAINING:
+        evidence = Evidence()
     return FactDifference(
         host=pair.other.host,
         arm=pair.other.arm,
@@ -365,38 +357,32 @@ def _difference(pair: FingerprintPair, part: _Part) -> FactDifference:
         reference=values[0],
         value=values[1],
         fact_class=fact_class,
-        evidence=evidence.text if fact_class in EXPLAINING else "",
-        is_felt=evidence.is_felt if fact_class in EXPLAINING else None,
+        evidence=evidence.text,
+        is_felt=evidence.is_felt,
     )
 
 
 def _of_purpose(key: str) -> Evidence:
     """Return what the difference affects if both arms belong to one environment."""
     purpose = fact(key).purpose
-    text = purpose.felt_by if purpose else ""
-    return Evidence(text=f"{text[:1].upper()}{text[1:]}." if text else "")
-
-
-def _can_confound(key: str, values: _Values, evidence: Evidence) -> bool:
-    """Return whether the difference is known (None is not measured) and can have an effect."""
-    if evidence.is_felt is False:
-        return False
-    return None not in values or fact(key).is_absent is True
+    return Evidence(text=f"{purpose.felt_by[0].upper()}{purpose.felt_by[1:]}." if purpose else "")
 
 
 def _is_computing(pair: FingerprintPair, entry: str) -> bool:
     """Return whether a library computes, judging by its name or package."""
-    path = pair.path(entry_name(entry))
-    is_first = entry_name(entry) in pair.interposers
-    return is_first or entry.startswith(_FELT_LIBRARIES) or bool(_INSTALLED_FILE.search(path))
+    name = entry_name(entry)
+    if name in pair.interposers or entry.startswith(_FELT_LIBRARIES):
+        return True
+    return _INSTALLED_FILE.search(pair.path(name)) is not None
 
 
 def _facts_of_library(pair: FingerprintPair, entry: str) -> tuple[str, ...]:
     """Return the facts that reveal another build of a library, by its path and name."""
-    path = pair.path(entry_name(entry))
-    package = _INSTALLED_FILE.search(path)
-    if entry_name(entry) in pair.interposers:
+    name = entry_name(entry)
+    if name in pair.interposers:
         return (INTERPOSED,)
+    path = pair.path(name)
+    package = _INSTALLED_FILE.search(path)
     return facts_of_library(
         entry, package[1] if package else "", is_of_python="/lib-dynload/" in path
     )
@@ -526,18 +512,18 @@ def refusal(folder: Path, noted: tuple[IdentityChange, ...]) -> ConfigError:
     changed = tuple(change for change in noted if not is_unverified(change))
     first = (changed or noted)[0]
     what = f"{fact(first.key).name} of {subject(first)}"
-    details = "; ".join(f"{subject(change)}: {change_text(change)}" for change in noted)
-    if not changed:
-        return ConfigError(
-            f"{folder} cannot be resumed: {what} cannot be verified",
-            details=details,
-            hint=f"make it readable on {first.host} and resume again, {_GO_ON} it could not be "
-            "verified",
+    if changed:
+        how = "changed since it was started"
+        hint = f"{_remedies(changed)}, {_GO_ON} both are mixed"
+    else:
+        how = "cannot be verified"
+        hint = (
+            f"make it readable on {first.host} and resume again, {_GO_ON} it could not be verified"
         )
     return ConfigError(
-        f"{folder} cannot be resumed: {what} changed since it was started",
-        details=details,
-        hint=f"{' and '.join(_remedies(changed))}, {_GO_ON} both are mixed",
+        f"{folder} cannot be resumed: {what} {how}",
+        details="; ".join(f"{subject(change)}: {change_text(change)}" for change in noted),
+        hint=hint,
     )
 
 
@@ -547,13 +533,13 @@ def ended(arm: str, noted: tuple[IdentityChange, ...]) -> Failure:
         phase="checksum",
         brief=f"{arm} changed since the run began: {change_text(noted[0])}",
         details="; ".join(change_text(change) for change in noted),
-        hint=f"{' and '.join(_remedies(noted))}, {_GO_ON} both are mixed",
+        hint=f"{_remedies(noted)}, {_GO_ON} both are mixed",
     )
 
 
-def _remedies(changed: tuple[IdentityChange, ...]) -> tuple[str, ...]:
+def _remedies(changed: tuple[IdentityChange, ...]) -> str:
     texts = (fact(each.key).restore.format(before=each.before) for each in changed)
-    return tuple(dict.fromkeys(filter(None, texts))) or ("restore what changed",)
+    return " and ".join(dict.fromkeys(filter(None, texts))) or "restore what changed"
 
 
 def _value(value: Scalar) -> str:

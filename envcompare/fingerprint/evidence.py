@@ -84,10 +84,9 @@ class FingerprintPair:
         before, after = self.values(key)
         if before is None or after is None:
             return None
-        first, second = (
-            frozenset(entry_name(one) for one in entries(side)) for side in (before, after)
+        return frozenset(map(entry_name, entries(before))), frozenset(
+            map(entry_name, entries(after))
         )
-        return first, second
 
     @property
     def is_watched(self) -> bool:
@@ -108,7 +107,7 @@ class FingerprintPair:
     def is_one_environment(self) -> bool:
         """Return whether both arms have one environment and stack."""
         arms = self.context.arms
-        return arms is not None and _isolated(arms[0]) == _isolated(arms[1])
+        return arms is not None and len({(arm.environment, arm.stack) for arm in arms}) == 1
 
     @property
     def are_lines(self) -> bool:
@@ -138,10 +137,6 @@ class FingerprintPair:
         return frozenset(map(entry_name, both))
 
 
-def _isolated(arm: ArmRecord) -> tuple[str, str]:
-    return arm.environment, arm.stack
-
-
 def _counts(pair: FingerprintPair, keys: Iterable[str]) -> tuple[int, ...]:
     values = (value for key in keys for value in pair.values(key))
     return tuple(value for value in values if isinstance(value, int))
@@ -156,8 +151,7 @@ def entries(value: FingerprintValue) -> tuple[str, ...]:
 
 def _loaded_from(value: FingerprintValue) -> tuple[tuple[str, str], ...]:
     """Return name and path of each file in a list of "basename path"."""
-    places = (entry.partition(" ") for entry in entries(value))
-    return tuple((name, path) for name, _, path in places)
+    return tuple((name, path) for name, _, path in (one.partition(" ") for one in entries(value)))
 
 
 def entry_name(entry: str) -> str:

@@ -133,36 +133,23 @@ def _word(value: FingerprintValue) -> str:
 
 def worded_difference(pair: FingerprintPair, difference: FactDifference) -> FactDifference:
     """Return a difference with its sentence and remedy."""
-    match difference.fact_class:
-        case "confounder":
-            return replace(
-                difference, remedy=_remedy(pair, difference.key), sentence=_confounded(difference)
-            )
-        case "varied":
-            purpose = fact(difference.key).purpose
-            if purpose is None:
-                return replace(difference, sentence=MEANINGS["varied"])
-            sentence = f"{purpose.what}; {purpose.felt_by}."
-            remedy = _given_remedy(pair, difference)
-            return replace(difference, remedy=remedy, sentence=sentence)
-        case "possible-influence":
-            is_single = fact(difference.key).way in _SINGLE and difference.is_felt is not False
-            how = _remedy(pair, difference.key) if is_single else _given_remedy(pair, difference)
-            if classify(difference.key) == "host":  # of another machine
-                how = ""
-            return replace(difference, remedy=how, sentence=_possible(pair, difference))
-        case _:
-            return replace(difference, sentence=MEANINGS[difference.fact_class])
-
-
-def _confounded(difference: FactDifference) -> str:
-    verb = "differ" if fact(difference.key).is_plural else "differs"
-    parts = (
-        f"Besides the environment, {describe(difference)} {verb}.",
-        difference.evidence,
-        MEANINGS["confounder"],
-    )
-    return " ".join(part for part in parts if part)
+    key, fact_class = difference.key, difference.fact_class
+    purpose = fact(key).purpose
+    remedy, sentence = "", MEANINGS[fact_class]
+    if fact_class == "confounder":
+        verb = "differ" if fact(key).is_plural else "differs"
+        what = f"Besides the environment, {describe(difference)} {verb}."
+        remedy = _remedy(pair, key)
+        sentence = " ".join(filter(None, (what, difference.evidence, sentence)))
+    elif fact_class == "varied" and purpose is not None:
+        remedy = _given_remedy(pair, difference)
+        sentence = f"{purpose.what}; {purpose.felt_by}."
+    elif fact_class == "possible-influence":
+        sentence = _possible(pair, difference)
+        if classify(key) != "host":  # no remedy makes a fact of another machine equal
+            is_single = fact(key).way in _SINGLE and difference.is_felt is not False
+            remedy = _remedy(pair, key) if is_single else _given_remedy(pair, difference)
+    return replace(difference, remedy=remedy, sentence=sentence)
 
 
 def _given_remedy(pair: FingerprintPair, difference: FactDifference) -> str:
