@@ -179,20 +179,6 @@ def test_a_search_with_compiled_models_is_refused() -> None:
     assert sizes_of(found)["cnn"][0] == 64
 
 
-def test_a_search_over_ranks_on_several_hosts_is_refused() -> None:
-    """A try runs on one."""
-    spread = {"workloads": "ddp", "hosts": "a,b", "rendezvous": "a", "search": "batch"}
-    flags = Settings(envs="vm", **spread)
-    with pytest.raises(ConfigError, match="--rendezvous and --search exclude each other"):
-        resolve(flags, Settings(), known=known(ddp={"batch": 8}))
-
-
-def test_a_search_beside_places_of_data_is_refused() -> None:
-    """A try reads the data where they are without one."""
-    with pytest.raises(ConfigError, match="--search and --place exclude each other"):
-        experiment(workloads="cnn", search="batch", place="data=bind")
-
-
 def rates(*samples_per_s: float, restarts: int = 4, noise: float = 0.0) -> dict[int, Any]:
     """Return log throughputs of doubling batches; what a restart adds is large and cancels."""
     drawn = np.random.default_rng(1).normal(0, noise, (len(samples_per_s), restarts))

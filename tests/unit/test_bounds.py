@@ -88,14 +88,8 @@ def test_cpus_no_kernel_has_are_refused(value: str | tuple[int, ...]) -> None:
 def test_cpus_of_flag_and_file_are_the_same() -> None:
     """Each once, in order."""
     assert parse_cpus("3, 0-1,1") == parse_cpus((3, 1, 0, 1)) == (0, 1, 3)
+    assert parse_cpus("0,2-4") == (0, 2, 3, 4)
     assert parse_cpus("8191") == (8191,)
-
-
-def test_cold_start_without_start_up_is_refused() -> None:
-    """It would silently not be measured."""
-    with pytest.raises(ConfigError, match="--cold-start and --no-startup") as caught:
-        resolved(**{"cold-start": True, "startup": False})
-    refused(caught.value)
 
 
 def test_measure_of_a_name_that_is_taken_is_refused() -> None:

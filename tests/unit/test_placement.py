@@ -188,13 +188,6 @@ def test_an_own_class_says_with_which_values_it_writes(
     assert writes_into_data(info_of(own, known()), {}) == writing
 
 
-def test_ranks_on_several_hosts_have_no_place_for_data() -> None:
-    """Those of other hosts are given none."""
-    settings = Settings(workloads="ddp", hosts="a,b", rendezvous="a", place="data=tmpfs")
-    with pytest.raises(ConfigError, match="--rendezvous and --place exclude each other"):
-        resolve(settings, Settings(), known=known(ddp={"ranks": 2}))
-
-
 def test_the_place_stands_in_the_configuration_of_a_run() -> None:
     """By which it is resumed."""
     experiment, _ = planned(place="data=bind,tmpfs")

@@ -325,10 +325,6 @@ def test_only_hosts_on_which_ranks_lie_compute_along(
         ({"hosts": "a=gpu01,b=gpu02"}, "--rendezvous and groups of hosts exclude each other"),
         ({"envs": "vm,podman"}, "--rendezvous: podman cannot reach another host"),
         ({"workloads": "ddp,mlp"}, "--rendezvous: mlp has no ranks on several hosts"),
-        (
-            {"hosts": None, "allocation": "slurm:time=01:00:00,nodes=2"},
-            "--rendezvous and --allocation exclude each other",
-        ),
     ],
 )
 def test_what_cannot_be_spread_over_hosts_is_refused(

@@ -201,12 +201,6 @@ def test_data_in_the_memory_of_a_node_are_refused_where_they_outlive_the_job() -
     assert resolved(envs="vm", place="data=tmpfs").places == ("tmpfs",)
 
 
-def test_hosts_beside_an_allocation_are_refused() -> None:
-    """The nodes are the hosts."""
-    with pytest.raises(ConfigError, match="exclude each other"):
-        resolved(hosts="gpu01", allocation=FULL)
-
-
 def test_run_keeps_what_it_asked_for_so_that_it_can_be_resumed() -> None:
     """Names of nodes are no settings: a resumed run asks for a new allocation."""
     experiment = resolved(allocation=FULL)
