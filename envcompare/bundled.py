@@ -13,8 +13,7 @@ from typing import Final
 
 _PACKAGE = Path(__file__).resolve().parent
 __version__ = "0.1.0"
-_DISTRIBUTION: Final = "envcompare-bench"
-_CHECKOUT: Final = Path(__file__).resolve().parents[1]
+_CHECKOUT: Final = _PACKAGE.parent
 _LIMIT_S: Final = 10.0
 _DESCRIBE: Final = (
     "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty= modified",
@@ -31,7 +30,7 @@ def root() -> Path:
     The checkout comes first, so an editable install never uses a stale copy. Raises
     MissingFilesError if neither has them.
     """
-    for folder in (_PACKAGE.parent, _PACKAGE / "_files"):
+    for folder in (_CHECKOUT, _PACKAGE / "_files"):
         parts = (folder / "workloads" / "harness" / "worker.py", folder / "Dockerfile")
         if all(part.is_file() for part in parts):
             return folder
@@ -92,7 +91,7 @@ def _of_checkout() -> str:
 def _of_distribution() -> str:
     """Read where pip, or another installer, took the distribution from."""
     try:
-        origin = json.loads(distribution(_DISTRIBUTION).read_text("direct_url.json") or "{}")
+        origin = json.loads(distribution("envcompare-bench").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):
         return ""
     source = origin.get("vcs_info", {}) if isinstance(origin, dict) else {}

@@ -71,11 +71,6 @@ class _Lasting:
                 ) from error
 
 
-def _progress_stream() -> IO[str]:
-    """Return stderr; failures to write to it are ignored."""
-    return cast("IO[str]", _Lasting(sys.stderr, always=True))
-
-
 def result_stream() -> IO[str]:
     """Return stdout; a closed reader is not an error, a full disk is.
 
@@ -133,9 +128,8 @@ class Display:
         if self._console is None:
             from rich.console import Console
 
-            self._console = Console(
-                file=_progress_stream(), highlight=False, soft_wrap=True, emoji=False
-            )
+            stream = cast("IO[str]", _Lasting(sys.stderr, always=True))
+            self._console = Console(file=stream, highlight=False, soft_wrap=True, emoji=False)
         return self._console
 
     def say(self, text: str) -> None:

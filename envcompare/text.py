@@ -90,10 +90,10 @@ class LineMask:
     def feed(self, chunk: bytes) -> bytes:
         """Return the complete lines, masked."""
         if self._is_cut:
-            end = _first_end(chunk)
-            if end < 0:
+            ends = [place for place in map(chunk.find, _LINE_ENDS) if place >= 0]
+            if not ends:
                 return b""
-            chunk, self._is_cut = chunk[end + 1 :], False
+            chunk, self._is_cut = chunk[min(ends) + 1 :], False
         text = self._rest + chunk
         end = max(map(text.rfind, _LINE_ENDS)) + 1
         whole, self._rest = text[:end], text[end:]
@@ -114,10 +114,6 @@ class LineMask:
             done = done.partition(_rule().MASK)[2]
         self._key = _KEY_BEGIN if _rule().is_open(text) else ""
         return done.encode("utf-8", "surrogateescape")
-
-
-def _first_end(chunk: bytes) -> int:
-    return min((at for at in map(chunk.find, _LINE_ENDS) if at >= 0), default=-1)
 
 
 @cache
@@ -259,15 +255,12 @@ def cause_line(text: str, *, brief: str) -> str:
 
     Empty if the brief contains it already.
     """
-    lines = [line.strip() for line in _without_frames(text).splitlines()]
+    if "Fatal Python error" in text:  # the threads and frames that follow are not its cause
+        text = _THREADS.split(text, maxsplit=1)[0]
+    lines = [line.strip() for line in text.splitlines()]
     causes = (line for line in reversed(lines) if not line.startswith(_NO_CAUSE))
     last = next((line for line in causes if any(char.isalnum() for char in line)), "")
     return "" if last in brief else one_line(masked(last), most=LONGEST_REASON)
-
-
-def _without_frames(text: str) -> str:
-    """Drop the threads and frames that a crashed interpreter lists."""
-    return _THREADS.split(text, maxsplit=1)[0] if "Fatal Python error" in text else text
 
 
 def shortened(text: str, *, most: int) -> str:

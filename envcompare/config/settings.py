@@ -75,14 +75,13 @@ _Words = str | tuple[str, ...]
 ParameterValues = dict[str, dict[str, Scalar | tuple[Scalar, ...]]]
 
 
-class WorkloadTable(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    rename="kebab",
-    forbid_unknown_fields=True,
-    omit_defaults=True,
+class _Table(
+    msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True, omit_defaults=True
 ):
+    """A table of a configuration file; a key is spelled as its flag."""
+
+
+class WorkloadTable(_Table, frozen=True, kw_only=True):
     """`[workloads.NAME]` of the file; without `command` it is a bundled workload."""
 
     command: str | tuple[str, ...] | None = None
@@ -96,9 +95,7 @@ class WorkloadTable(
     step: str | None = None  # MODULE:FUNCTION, each call of which is a step; else optimizers' are
 
 
-class HostTable(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
+class HostTable(_Table, frozen=True, kw_only=True):
     """`[hosts.NAME]` of the file; without `address` the host is reached by its name."""
 
     address: str | None = None
@@ -106,14 +103,7 @@ class HostTable(
     group: str = ""  # of hosts that is compared with others
 
 
-class AllocationTable(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    rename="kebab",
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-):
+class AllocationTable(_Table, frozen=True, kw_only=True):
     """`[allocation]` of the file: the nodes to request from a scheduler."""
 
     scheduler: str
@@ -130,10 +120,8 @@ class AllocationTable(
     script_dir: str | None = None
 
 
-class Settings(
-    msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True
-):
-    """Settings of flags and file; a key is spelled as its flag, and None means not given."""
+class Settings(_Table, frozen=True, kw_only=True):
+    """Settings of flags and file; None means not given."""
 
     envs: Annotated[
         _Words | None,
@@ -498,8 +486,7 @@ def _refused(message: str, content: dict[str, object], source: str) -> ConfigErr
 
 def settings_toml(settings: Settings) -> str:
     """Return settings as the text of an equivalent configuration file."""
-    content = msgspec.to_builtins(settings)
-    return tomli_w.dumps({key: value for key, value in content.items() if value is not None})
+    return tomli_w.dumps(msgspec.to_builtins(settings))
 
 
 def merge(*layers: Settings) -> Settings:

@@ -79,12 +79,13 @@ def travelling(path: Path) -> tuple[str, ...]:
         imports, may_read = _needs_of(path)
     except OSError as error:
         raise _unlisted(path, error) from error
-    try:
-        return _files_of_folder(path) if imports or may_read else (imported_from(path)[1],)
-    except ConfigError:
-        if imports:
-            raise
-        return (imported_from(path)[1],)
+    if imports or may_read:
+        try:
+            return _files_of_folder(path)
+        except ConfigError:
+            if imports:
+                raise
+    return (imported_from(path)[1],)
 
 
 def left_behind(path: Path) -> str:
@@ -384,7 +385,10 @@ def choose_workloads(settings: Settings, known: Known) -> tuple[Workload, ...]:
     names = tuple(known.workloads)
     given = settings.set or {}
     chosen: list[Workload] = []
-    for name, table in _tables(settings).items():
+    tables = settings.workloads
+    if not isinstance(tables, dict):
+        tables = {name: WorkloadTable() for name in listed(tables)}
+    for name, table in tables.items():
         if table != WorkloadTable():
             chosen.append(_command(name, table, names=names, has_values=name in given))
             continue
@@ -408,12 +412,6 @@ def choose_workloads(settings: Settings, known: Known) -> tuple[Workload, ...]:
             f"--set names `{word}`, which does not run", hint=closest(word, taking_part)
         )
     return tuple(chosen)
-
-
-def _tables(settings: Settings) -> dict[str, WorkloadTable]:
-    if isinstance(settings.workloads, dict):
-        return settings.workloads
-    return {name: WorkloadTable() for name in listed(settings.workloads)}
 
 
 def _command(
@@ -496,16 +494,12 @@ def out_of_range(value: Scalar, accepted: Range) -> str:
 def _check_range(key: str, value: Scalar, accepted: Range) -> None:
     """Refuse a value that the workload does not accept, before anything is built for it."""
     if wanted := out_of_range(value, accepted):
+        example = next((end for end in accepted if end is not None), 1)
         raise ConfigError(
             f"{key}={value} is out of range",
             details=f"the workload accepts {wanted}",
-            hint=f"give a value in that range, as in --set {key}={_suggestion(accepted)}",
+            hint=f"give a value in that range, as in --set {key}={example}",
         )
-
-
-def _suggestion(accepted: Range) -> str:
-    ends = (end for end in accepted if end is not None)
-    return f"{next(ends, 1)}"
 
 
 # A module by its name; "file.py" is the name of a file.
@@ -522,7 +516,6 @@ def _own_workload(item: str, given: dict[str, _Given]) -> Workload:
             f"--workload {item} is not understood",
             hint="the form is path/to/file.py:Class, or package.module:Class in this folder",
         )
-    name = f"{path.stem}-{class_name}"
     try:
         declared = _classes(path)
     except (OSError, ValueError, SyntaxError) as error:
@@ -534,14 +527,14 @@ def _own_workload(item: str, given: dict[str, _Given]) -> Workload:
     if class_name not in declared:
         hint = closest(class_name, tuple(declared)) if declared else "it defines no class"
         raise ConfigError(f"{path} has no class {class_name}", hint=hint)
+    name = f"{path.stem}-{class_name}"
+    info = _own_info(declared, class_name, name)
     return Workload(
         name=name,
         path=path,
         class_name=class_name,
         files=travelling(path),
-        parameters=_parameters(
-            _own_info(declared, class_name, name), given.get(name, {}), is_complete=False
-        ),
+        parameters=_parameters(info, given.get(name, {}), is_complete=False),
     )
 
 
