@@ -88,7 +88,6 @@ def is_terminal() -> bool:
 
 
 def _bars(console: Console) -> Progress:
-    """Return progress bars, as many as fit on the terminal."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.text import Text
 

@@ -367,7 +367,6 @@ def _arm(item: str, environments: Mapping[str, Traits]) -> Arm:
 
 
 def _known(item: str, name: str, environments: Mapping[str, Traits]) -> str:
-    """Return the environment with that name or alias; raises ConfigError for an unknown one."""
     aliases = {alias: known for known, its in environments.items() for alias in its.aliases}
     environment = aliases.get(name, name)
     named = (known for known, its in environments.items() if its.reference != "line")
@@ -382,7 +381,6 @@ def _known(item: str, name: str, environments: Mapping[str, Traits]) -> str:
 def _check_reference(
     item: str, name: str, environment: str, reference: str, environments: Mapping[str, Traits]
 ) -> None:
-    """Refuse an image without an arm name, or one that the environment cannot run."""
     if not name:
         raise ConfigError(
             f"--envs {item} names an image but no arm", hint=f"give it a name: mine={item}"

@@ -172,7 +172,6 @@ def parse_until(text: str | None) -> Goal | None:
 
 
 def _require_metric(goal: Goal, workloads: tuple[Workload, ...], known: Known) -> None:
-    """Raise ConfigError for a workload that does not report the metric of a goal."""
     for workload in workloads:
         metrics = info_of(workload, known).metrics
         if goal.metric in metrics:
@@ -317,7 +316,6 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
 def _check_placed(
     places: tuple[Place, ...], workloads: tuple[Workload, ...], settings: Settings, known: Known
 ) -> None:
-    """Raise ConfigError for --place with workloads without data, or that could not write there."""
     if places and any(one.program is not None for one in workloads):
         raise ConfigError(
             "--place is not for plain commands",
@@ -344,7 +342,6 @@ def _check_placed(
 
 
 def _require_ranks(workloads: tuple[Workload, ...], known: Known) -> None:
-    """Raise ConfigError for a workload whose ranks cannot be spread over hosts."""
     able = [name for name, info in known.workloads.items() if info.spreads_ranks]
     others = [one.name for one in workloads if one.name not in able or one.path or one.program]
     if others:
@@ -490,7 +487,6 @@ _EXCLUSIVE = (
 
 
 def _check_together(settings: Settings) -> None:
-    """Raise ConfigError for options that exclude or need each other."""
     given = {
         "--variant cpu": settings.variant == "cpu",
         "--device cuda": settings.device == "cuda",

@@ -324,7 +324,6 @@ def _lineage(node: ast.ClassDef, shared: Mapping[str, ast.ClassDef]) -> list[ast
 
 
 def _merged(lineage: list[ast.ClassDef], attribute: str) -> dict[str, Any]:
-    """Return what a class and its base classes declare."""
     parts: dict[str, Any] = {}
     for node in lineage:
         parts |= _declared(node, attribute)
@@ -337,7 +336,6 @@ def _is_range(value: object) -> bool:
 
 
 def _workload_info(lineage: list[ast.ClassDef], *, name: str) -> WorkloadInfo:
-    """Return what a class declares; raises ValueError unless that is a literal."""
     return WorkloadInfo(
         name=name,
         summary=(ast.get_docstring(lineage[-1]) or "").split("\n")[0],

@@ -135,7 +135,6 @@ def _given(pair: FingerprintPair) -> Iterator[_Part]:
 
 
 def _compare_something_else(first: ArmRecord, second: ArmRecord) -> bool:
-    """Return whether the arms compare something other than environments."""
     if first.parameters != second.parameters:
         return True
     asked = [(arm.reference, arm.stack, arm.options) for arm in (first, second)]

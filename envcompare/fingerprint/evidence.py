@@ -281,7 +281,6 @@ def _byte_code(pair: FingerprintPair, key: str) -> Evidence:
 
 
 def _installed(pair: FingerprintPair, _key: str) -> Evidence:
-    """Report which of the installed files a workload imports."""
     names = pair.names("loaded_packages")
     if names is None:
         return Evidence(text="What this workload imports was not measured.")
@@ -373,7 +372,6 @@ def _preload(pair: FingerprintPair, key: str) -> Evidence:
 
 
 def _library_path(pair: FingerprintPair, key: str) -> Evidence:
-    """Return whether a library was loaded from the folders that differ."""
     before, after = (set(str(one or "").split(":")) - {""} for one in pair.values(key))
     paths = pair.values("loaded_paths")
     if None in paths:
@@ -403,7 +401,6 @@ def _allocator(pair: FingerprintPair, key: str) -> Evidence:
 
 
 def _quota(pair: FingerprintPair, key: str) -> Evidence:
-    """Return whether a quota stopped the work, or is below the counted threads."""
     quota = min((one for one in pair.values(key) if isinstance(one, int | float)), default=None)
     if quota is None:
         return Evidence()
@@ -497,7 +494,6 @@ def _memory(pair: FingerprintPair, key: str) -> Evidence:
 
 
 def _count_cpus(value: FingerprintValue) -> int | None:
-    """Count the CPUs in a list of numbers, or in a text such as 0-3,8."""
     if isinstance(value, tuple):
         return len(value)
     try:

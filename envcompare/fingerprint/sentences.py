@@ -196,7 +196,6 @@ def without_option(words: tuple[str, ...], *names: str) -> tuple[str, ...]:
 
 
 def _remedy(pair: FingerprintPair, key: str) -> str:
-    """Return the action that separates a confounder from the environment for this pair."""
     match fact(key).way:
         case "threads" | "thread variable" if pair.are_lines:
             return _same_variable(pair, key)

@@ -140,13 +140,11 @@ def _stretch(block: Measured) -> float | None:
 
 
 def _cpu_ns(block: Measured) -> float | None:
-    """Return the CPU time over the block's steps, or of the whole process, in nanoseconds."""
     used = (block.user_ns, block.sys_ns) if isinstance(block, ProcessRun) else block.cpu_ns
     return float(sum(filter(None, used))) or None
 
 
 def _gpu_ns(block: Measured) -> float | None:
-    """Return the time between CUDA events over the block's steps in nanoseconds."""
     return float(sum(block.gpu_ns)) if isinstance(block, Block) and block.gpu_ns else None
 
 

@@ -66,7 +66,6 @@ def test_another_numpy_that_is_not_imported_is_not_lost() -> None:
         ("env.MKL_NUM_THREADS", ("libscipy_openblas64_-1.so 1",), "possible-influence"),
         ("env.OPENBLAS_NUM_THREADS", ("libscipy_openblas64_-1.so 1",), "confounder"),
         ("threads.openblas", TORCH, "possible-influence"),
-        ("env.ONEDNN_MAX_CPU_ISA", TORCH, "confounder"),
         ("env.ONEDNN_MAX_CPU_ISA", ("libc.so.6 1", "libdnnl.so.3 2"), "confounder"),
         ("env.ONEDNN_MAX_CPU_ISA", ("libc.so.6 1",), "possible-influence"),
         ("env.ATEN_CPU_CAPABILITY", TORCH, "confounder"),

@@ -36,15 +36,11 @@ def test_warmup_blocks_never_count() -> None:
     assert readings.groups("docker", "vm", "wall") == ()
 
 
-def test_one_process_gives_no_interval() -> None:
-    """The spread between processes is then unknown."""
+def test_one_process_gives_no_interval_and_none_no_estimate() -> None:
+    """The spread between processes is then unknown; `None` is not measured."""
     found = interval((0.1,), level=0.95)
     assert found is not None
     assert (found.low, found.high) == (None, None)
-
-
-def test_nothing_measured_is_none_and_not_zero() -> None:
-    """`None` is not measured."""
     assert interval((), level=0.95) is None
 
 
