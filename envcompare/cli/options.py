@@ -100,7 +100,6 @@ _INTERPRETERS = re.compile(r"python[\d.]*|torchrun|accelerate|env|nice|time|numa
 
 
 def _help(option: Option) -> str:
-    """Return the help of an option with its default."""
     default = option.default
     if isinstance(default, bool):
         shown = "on" if default else "off"

@@ -182,7 +182,6 @@ def prove(
 
 
 def _measured(result: RunComparison, trial: RunFolder, parent: Path) -> Measured:
-    """Return what a trial gave, with its folder below the parent."""
     return Measured(
         units=units(trial.read_samples().samples),
         failed={
@@ -271,7 +270,6 @@ def _of_one_cell(settings: Settings, cell: Comparison, *, is_typed: bool) -> Set
 
 
 def _typed(settings: Settings, lines: Mapping[str, str], rounds: int | None) -> Settings:
-    """Return the settings with these command lines as arms, in at most so many rounds."""
     calls = {name: engine_call(line) for name, line in lines.items()}
     kinds = {name: name_of(call.client) if call else "line" for name, call in calls.items()}
     return replace(

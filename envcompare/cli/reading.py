@@ -97,7 +97,6 @@ def _check(
     columns: str | None,
     is_opened: bool,
 ) -> None:
-    """Refuse impossible options before anything is analysed."""
     if columns is not None and form not in {"csv", "json"}:
         raise ConfigError(f"--columns is for csv and json, not for {form}", hint="leave it out")
     if is_opened and form != "html":
@@ -125,7 +124,6 @@ def _check(
 
 
 def _check_output(output: Path) -> None:
-    """Raise ConfigError, before the analysis, for a file that cannot be written."""
     folder = output.parent
     if output.is_dir():
         raise ConfigError(f"--output {str(output)!r} is a folder", hint="name a file in it")
@@ -373,7 +371,6 @@ def compare(
 
 
 def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
-    """Print the verdicts of a run and of its gates; return the exit code."""
     from envcompare.analysis.compare import compare_run
     from envcompare.analysis.two_runs import GatedRun, claims_of_run, gates_exit_code, judge_gates
     from envcompare.report.summary import summary
@@ -425,7 +422,6 @@ def _show_judged(
 def _compare_two(
     before: Path, after: Path, gates: tuple[Gate, ...], *, form: str, allow_mismatch: bool
 ) -> int:
-    """Print how two runs differ and the verdicts of the gates; return the exit code."""
     import msgspec
 
     from envcompare.analysis.two_runs import claims_of_change, gates_exit_code, judge_gates

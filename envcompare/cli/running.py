@@ -188,7 +188,6 @@ def _all_measured(folder: RunFolder, sessions: int) -> str:
 
 
 def _tell_sessions(job: Job, planned: int) -> None:
-    """Print how to measure the next session, or that this was the last."""
     from envcompare.run_folder import next_session
 
     session = next_session(job.folder.read_events().events)
@@ -344,7 +343,6 @@ _OF_TRIALS: Final = ("quiet_gate", "wait")  # what trials of a run that has ende
 
 
 def _explained(run: Path, values: dict[str, Any], display: Display) -> int:
-    """Look for the cause of a difference in a run that has ended; return the exit code."""
     from envcompare.analysis.compare import compare_run
     from envcompare.cli.proving import chosen_comparison
     from envcompare.run_folder import locked
@@ -547,7 +545,6 @@ def _arms(lines: tuple[str, ...], *, lockstep: bool) -> tuple[dict[str, str], li
 
 
 def _require_runs(given: dict[str, Any], *, measures: dict[str, str], lockstep: bool) -> None:
-    """Raise ConfigError for what a capture does not hold."""
     for is_given, brief, flags in (
         (given.get("prove"), "the line of a capture cannot be run again", "--prove"),
         (measures, "a capture holds no output, which --measure would search", "--measure"),

@@ -107,7 +107,6 @@ def init(display: Display, /, *, program: Path | None, try_s: float) -> None:
 
 
 def _program_in(folder: Path) -> Path:
-    """Return the program of a folder; raises ConfigError if there is none, or several."""
     for name in _PROGRAMS:
         if (folder / name).is_file():
             return Path(name)
@@ -182,7 +181,6 @@ def _image_engine() -> tuple[str, str]:
 
 
 def _file_text(ways: list[_Suggestion], program: Path, folder: Path) -> str:
-    """Return the configuration file, with comments."""
     table = WorkloadTable(command=("python3", str(program)))
     settings = Settings(
         envs=tuple(way.arm for way in ways),
@@ -240,7 +238,6 @@ def _asked(script: str) -> dict[str, str]:
 
 
 def _try_line(way: _Suggestion, *, limit_s: float) -> str:
-    """Run a line once; return how that ended."""
     if way.before:
         return f"not tried: first {way.before}"
     began_s = time.monotonic()

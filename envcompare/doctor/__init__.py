@@ -152,7 +152,6 @@ def _runtimes() -> Check:
 def _compared(
     experiment: Experiment, host: HostSpec, flags: tuple[str, ...], known: HostExamination
 ) -> HostExamination:
-    """Return how the stacks of the host differ, if they are already built."""
     messages: list[str] = []
     progress = Progress(messages.append, may_make=False)
     stacks: tuple[ComparedStack, ...] = ()
@@ -268,7 +267,6 @@ def counterpart(arm: ArmRecord, arms: tuple[ArmRecord, ...]) -> ArmRecord:
 def _fingerprints(
     session: HostSession, experiment: Experiment, cell: Cell
 ) -> dict[str, FingerprintRecord]:
-    """Run a step of a workload in every arm and return the fingerprints."""
     folders = CellFolders(session=session)
     parameters = dict(cell.parameters)
     data = folders.prepare_data(cell.workload, parameters, experiment)

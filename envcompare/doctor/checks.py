@@ -211,7 +211,6 @@ def _host_python(transport: Transport, options: Options) -> str:
 
 
 def _interpreter(transport: Transport, subject: str, find: Callable[[], str]) -> Finding:
-    """Return the interpreter that `find` reports, or why none is usable."""
     try:
         check = Check(version=find())
     except TransportError:
@@ -222,7 +221,6 @@ def _interpreter(transport: Transport, subject: str, find: Callable[[], str]) ->
 
 
 def _choose(transport: Transport, options: Options, gpus: HostGpus | None) -> Choice | StackError:
-    """Return the wheels for the host, or why none fit."""
     try:
         return choose(options.variant, gpus, python=options.python, host=transport.name)
     except StackError as error:
@@ -372,7 +370,6 @@ def comparison_lines(host: HostExamination, *, allow_mismatch: bool = False) -> 
 
 
 def _stack_lines(stack: ComparedStack) -> tuple[str, ...]:
-    """Return how an arm differs from its base, the most important first."""
     where = f"in a step of {', '.join(stack.workloads)}"
     leading = [one for one in stack.differences if one.fact_class == "confounder"]
     leaders = [one for one in leading if not one.part_of]

@@ -260,7 +260,6 @@ class Search:
         return outcome, trial, _kept(placebo)
 
     def _run(self, edits: Mapping[str, Edit], rounds: int | None, budget_s: float) -> Measured:
-        """Measure both lines, and the slow one with each of these changes."""
         lines: dict[str, str] = {}
         failed: dict[str, str] = {}
         for name, edit in edits.items():
@@ -317,17 +316,17 @@ class Search:
         )
         return trial, share
 
-    def _share(self, measured: Measured, name: str) -> Share | None:
-        if {_FAST, _SLOW, name} & measured.failed.keys():
-            return None
-        return share_closed(measured.units, fast=_FAST, slow=_SLOW, changed=name)
-
     def _edited(self, edit: Edit) -> str:
         if (edit.files or edit.is_remade) and not edit.image and self.files is not None:
             self.say("  making an image for a trial")
             image = self.files.image_with(edit.files, limit_s=self._left_s)
             edit = replace(edit, image=image, files=())
         return edited(self.slow, edit, manual=self.manual)
+
+    def _share(self, measured: Measured, name: str) -> Share | None:
+        if {_FAST, _SLOW, name} & measured.failed.keys():
+            return None
+        return share_closed(measured.units, fast=_FAST, slow=_SLOW, changed=name)
 
 
 def judged(

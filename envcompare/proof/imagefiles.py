@@ -292,7 +292,6 @@ class ImageFiles:
         return self.settings()[0].get("Entrypoint") or []
 
     def _starting(self, paths: Sequence[str]) -> list[str]:
-        """Return the instructions that set the entrypoint and command of an image."""
         words = zip(("ENTRYPOINT", "CMD"), self._programs(paths), strict=True)
         return [f"{name} {json.dumps(one)}" for name, one in words]
 

@@ -329,14 +329,13 @@ def _with_software(line: str, edit: Edit) -> str:
 
 def own_python(fast: str, slow: str) -> list[Change]:
     """Return the change of one named Python to another, for two lines that call no engine."""
-    if engine_call(fast) is not None or engine_call(slow) is not None:
+    if engine_call(fast) or engine_call(slow):
         return []
     named = [_PYTHON_OF_LINE.match(line) for line in (slow, fast)]
     old, new = ("" if one is None else one[2] for one in named)
-    if old == new or not (old and new):
+    # where the slow line names its Python twice, a part of it would keep its own
+    if old == new or not (old and new) or _WORD.findall(slow).count(old) > 1:
         return []
-    if _WORD.findall(slow).count(old) > 1:
-        return []  # a part of the line would keep its own
     edit = Edit(python=new)
     return [Change(key=SOFTWARE, what=f"{old} → {new}", edit=edit, fix=f"use {new}")]
 
@@ -530,14 +529,15 @@ def _last_pairs(wanted: list[str], changed: list[Change]) -> list[Change]:
     """Pair what is left of ports and mounts, if one line has one of a kind in place of another."""
     pairs: list[Change] = []
     for change in [one for one in changed if one.edit.removed and not one.edit.added]:
-        name = _role(change.edit.removed[0])[0]
+        (old,) = change.edit.removed
+        name = _role(old)[0]
         others = [one for one in wanted if _role(one)[0] == name]
         if name in _BY_TARGET and len(others) == 1:
-            wanted.remove(others[0])
+            (new,) = others
+            wanted.remove(new)
             changed.remove(change)
-            edit = Edit(removed=change.edit.removed, added=(others[0],))
-            what = f"{change.edit.removed[0]} → {others[0]}"
-            pairs.append(Change(key=change.key, what=what, edit=edit))
+            edit = Edit(removed=(old,), added=(new,))
+            pairs.append(Change(key=change.key, what=f"{old} → {new}", edit=edit))
     return pairs
 
 
@@ -600,7 +600,6 @@ def _environment(edit: Edit) -> list[str]:
 
 
 def _exports(edit: Edit) -> list[str]:
-    """Return the commands of the shell that set variables."""
     return [
         f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}"
         for name, value in edit.variables

@@ -449,7 +449,6 @@ def _sink(stream: IO[bytes] | None) -> BinaryIO:
 
 
 def _duplicate(stream: IO[bytes] | None) -> int:
-    """Duplicate the stream's descriptor, and close the stream."""
     assert stream is not None
     with stream:
         return os.dup(stream.fileno())
@@ -512,7 +511,6 @@ class LocalProcess:
             self._popen.poll()
 
     def _await_end(self, timeout_s: float | None) -> int | None:
-        """Return the exit code, None after the limit."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         pause_s = _LONGEST_PAUSE_S / 100
         while (code := self._exit_code(is_patient=until is None)) is None:

@@ -155,7 +155,7 @@ def put_file(
             sha256=sha256 or file_sha256(source),
             size_bytes=status.st_size,
             mode=f"{status.st_mode & 0o777:o}",
-            on_progress=on_progress or _silent,
+            on_progress=on_progress or (lambda _bytes: None),
         ).send()
     except OSError as error:
         raise not_copied(str(source), f"{transport.name}:{target}", str(error)) from error
@@ -186,7 +186,7 @@ def get_file(  # noqa: PLR0913 - a copy, what it must be, and its callback
             words = ("tail", "-c", f"+{start + 1}", "--", source)
             process = transport.spawn(Command(argv=words))
             sink = _LimitedSink(file, limit_bytes=most_bytes - start)
-            reached = _Reached(on_progress or _silent, done_bytes=start)
+            reached = _Reached(on_progress or (lambda _bytes: None), done_bytes=start)
             with StallWatch(f"the copy of {transport.name}:{source}", process) as watch:
                 code, why = _receive(process, sink, reached, watch)
             file.flush()
@@ -365,10 +365,6 @@ def _local_errors(transport: Transport, source: str, target: Path) -> Iterator[N
         raise not_copied(f"{transport.name}:{source}", str(target), str(error)) from error
 
 
-def _silent(_done_bytes: int) -> None:
-    """Report nothing."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sending:
     """A file on its way to a host."""
@@ -408,7 +404,6 @@ class _Sending:
             was_changed = True
 
     def _attempt(self, reached: _Reached) -> tuple[int, str]:
-        """Send once; return the exit code and the last line of stderr."""
         part = f"{self.target}.part-{self.sha256[:16]}"
         way = "resume" if self.may_resume else "whole"
         words = (self.target, part, self.mode, self.sha256, str(self.size_bytes), way)
@@ -479,7 +474,6 @@ def _is_locked(part: Path, file: BinaryIO) -> bool:
 
 
 def _receive(process: Process, sink: Sink, reached: _Reached, watch: StallWatch) -> tuple[int, str]:
-    """Copy stdout to the sink; return the exit code and the last line of stderr."""
     stderr = Drain(process.stderr)
     try:
         process.stdin.close()

@@ -140,7 +140,6 @@ def _ask_ssh(destination: Destination, options: SshOptions) -> Values:
 
 
 def _ssh_words(destination: Destination, options: SshOptions) -> list[str]:
-    """Return the words of `ssh` that name a destination and the configuration."""
     config = options.config_path()
     words = ["-F", str(config)] if config else []
     words += ["-l", destination.user] if destination.user else []

@@ -96,15 +96,18 @@ def test_any_text_is_hosts_or_a_configuration_error(text: str) -> None:
     assert len({host.label for host in hosts}) == len(hosts)
 
 
-def test_several_values_and_commas_make_one_list() -> None:
-    """The order is the user's; spaces around a comma do not count."""
-    assert [str(host) for host in parse_hosts(["a, b", "c"])] == ["a", "b", "c"]
-
-
-def test_labels_stay_unique_where_hosts_are_alike() -> None:
-    """Two accounts or ports of one host are two hosts with two labels."""
-    hosts = parse_hosts(["me@gpu,you@gpu,gpu:2222,GPU"])
-    assert [host.label for host in hosts] == ["me-gpu", "you-gpu", "gpu-2222", "gpu"]
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        (["a, b", "c"], ["a", "b", "c"]),
+        (["me@gpu,you@gpu,gpu:2222,GPU"], ["me-gpu", "you-gpu", "gpu-2222", "gpu"]),
+    ],
+)
+def test_values_and_commas_make_one_list_with_unique_labels(
+    values: list[str], labels: list[str]
+) -> None:
+    """The order is the user's, spaces do not count, and each account or port is a host."""
+    assert [host.label for host in parse_hosts(values)] == labels
 
 
 def test_file_of_hosts_may_have_comments_and_blank_lines(tmp_path: Path) -> None:
@@ -123,20 +126,21 @@ def test_host_named_twice_in_a_file_is_refused_with_both_lines(tmp_path: Path) -
     assert caught.value.details == f"in {path}:1 and again in {path}:4"
 
 
-def test_wrong_line_of_a_file_is_named(tmp_path: Path) -> None:
-    """An error in a file names file and line."""
+@pytest.mark.parametrize(
+    ("content", "brief"),
+    [
+        ("gpu01\ngpu 02\n", "{path}:2: 'gpu 02' is not a host"),
+        ("", "no host is named"),
+        ("# nothing\n", "no host is named"),
+    ],
+)
+def test_file_with_a_wrong_line_or_none_is_refused(
+    tmp_path: Path, content: str, brief: str
+) -> None:
+    """An error names file and line, and an empty list is a mistake, not this machine."""
     path = tmp_path / "hosts"
-    path.write_text("gpu01\ngpu 02\n")
-    with pytest.raises(ConfigError, match=re.escape(f"{path}:2: 'gpu 02' is not a host")):
-        parse_hosts([str(path)])
-
-
-@pytest.mark.parametrize("content", [b"", b"# nothing\n"])
-def test_file_without_hosts_is_refused(tmp_path: Path, content: bytes) -> None:
-    """An empty list is a mistake, not this machine."""
-    path = tmp_path / "hosts"
-    path.write_bytes(content)
-    with pytest.raises(ConfigError, match="no host is named"):
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=re.escape(brief.format(path=path))):
         parse_hosts([str(path)])
 
 
@@ -208,13 +212,6 @@ def test_other_key_of_a_known_host_is_a_changed_key(tmp_path: Path) -> None:
     assert _judge(known, "gpu01", rsa)[0] is _Trust.CHANGED
 
 
-def test_revoked_key_is_never_known(tmp_path: Path) -> None:
-    """A key marked as revoked is refused even where another line trusts it."""
-    line = f"{KEY.type} {KEY.content}"
-    path = known_hosts(tmp_path, f"gpu01 {line}", f"@revoked * {line}")
-    assert _judge(read_known_hosts([path]), "gpu01", KEY) == (_Trust.REVOKED, f"{path}:2")
-
-
 @pytest.mark.parametrize(
     ("names", "name", "expected"),
     [
@@ -229,10 +226,11 @@ def test_revoked_key_is_never_known(tmp_path: Path) -> None:
 def test_revocation_is_for_the_names_of_its_line(
     tmp_path: Path, names: str, name: str, expected: _Trust
 ) -> None:
-    """Names of a line marked as revoked mean the same as on any other line."""
+    """They mean the same as on any other line, and count even where another line trusts the key."""
     line = f"{KEY.type} {KEY.content}"
     path = known_hosts(tmp_path, f"gpu01,[gpu01]:2222 {line}", f"@revoked {names} {line}")
-    assert _judge(read_known_hosts([path]), name, KEY)[0] is expected
+    place = f"{path}:{2 if expected is _Trust.REVOKED else 1}"
+    assert _judge(read_known_hosts([path]), name, KEY) == (expected, place)
 
 
 def test_a_comment_is_one_line_whatever_it_holds(tmp_path: Path) -> None:
@@ -494,6 +492,11 @@ def says_hello(transport: Transport) -> bool:
     return answer == "hello\n"
 
 
+def lets_in(host: str, options: SshOptions) -> bool:
+    """Tell whether commands run on a host."""
+    return says_hello(connect(parse_hosts([host])[0], options=options))
+
+
 @pytest.mark.engine("ssh")
 def test_unknown_key_is_refused_with_fingerprint_and_the_command(lab: Lab, config: Path) -> None:
     """The error shows what to compare, and a command that accepts exactly this key."""
@@ -505,17 +508,16 @@ def test_unknown_key_is_refused_with_fingerprint_and_the_command(lab: Lab, confi
     command = re.search(r"run `(echo .*?)`", error.hint)
     assert command is not None
     subprocess.run(["sh", "-c", command[1]], check=True)
-    assert says_hello(connect(parse_hosts([lab.alias])[0], options=SshOptions(config=config)))
+    assert lets_in(lab.alias, SshOptions(config=config))
 
 
 @pytest.mark.engine("ssh")
 def test_unknown_key_is_accepted_on_first_use_where_asked_for(lab: Lab, config: Path) -> None:
     """With --accept-new-host-keys the key is kept, so that the next connection checks it."""
     changed(config, UserKnownHostsFile=f"{config}.d/known")
-    (host,) = parse_hosts([lab.alias])
-    assert says_hello(connect(host, options=SshOptions(config=config, accept_new_host_keys=True)))
+    assert lets_in(lab.alias, SshOptions(config=config, accept_new_host_keys=True))
     assert Path(f"{config}.d/known").read_text() == f"{lab.address} {lab.host_key}\n"
-    assert says_hello(connect(host, options=SshOptions(config=config)))
+    assert lets_in(lab.alias, SshOptions(config=config))
 
 
 @pytest.mark.engine("ssh")
@@ -594,7 +596,7 @@ def test_alias_with_capitals_does_not_switch_the_check_off(
     options = SshOptions(config=checked, accept_new_host_keys=True)
     assert "has changed" in failure(lab.alias, options).brief
     known.write_text(f"{name} {lab.host_key}\n")
-    assert says_hello(connect(parse_hosts([lab.alias])[0], options=options))
+    assert lets_in(lab.alias, options)
     assert known.read_text() == f"{name} {lab.host_key}\n"
 
 
@@ -623,7 +625,7 @@ def test_known_hosts_means_what_it_means_to_openssh(
     options = changed(checked, HostKeyAlias="Lab-Host", UserKnownHostsFile=str(known))
     assert (says_openssh(lab, checked) == "") is is_trusted
     if is_trusted:
-        assert says_hello(connect(parse_hosts([lab.alias])[0], options=options))
+        assert lets_in(lab.alias, options)
     else:
         assert "host key" in failure(lab.alias, options).brief
 
@@ -696,7 +698,7 @@ def test_agent_lets_the_user_in(
 ) -> None:
     """A key that only the agent holds is used, also where IdentitiesOnly names its public half."""
     monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
-    assert says_hello(connect(parse_hosts([lab.alias])[0], options=public_half))
+    assert lets_in(lab.alias, public_half)
 
 
 @pytest.mark.engine("ssh")
@@ -707,7 +709,7 @@ def test_agent_of_the_configuration_lets_the_user_in(
     monkeypatch.setenv("SSH_AUTH_SOCK", "/not/there")
     monkeypatch.setenv("AGENT_FOLDER", str(agent.parent))
     changed(public_half.config, IdentityAgent="${AGENT_FOLDER}/agent")
-    assert says_hello(connect(parse_hosts([lab.alias])[0], options=public_half))
+    assert lets_in(lab.alias, public_half)
 
 
 @pytest.mark.engine("ssh")
@@ -716,7 +718,7 @@ def test_agent_that_is_gone_is_no_obstacle(
 ) -> None:
     """A key file lets the user in all the same."""
     options = changed(config, IdentityAgent="/not/there")
-    assert says_hello(connect(parse_hosts([lab.alias])[0], options=options))
+    assert lets_in(lab.alias, options)
 
 
 @pytest.mark.engine("ssh")
@@ -743,7 +745,7 @@ def test_jump_host_that_cannot_go_on_is_named(lab: Lab, config: Path) -> None:
 def test_proxy_command_carries_the_connection(lab: Lab, config: Path) -> None:
     """A program between is started with its tokens filled in."""
     through_itself(config, lab, f'ProxyCommand ssh -F "{lab.ssh_config}" -W %h:%p lab-h1')
-    assert says_hello(connect(parse_hosts(["inner"])[0], options=SshOptions(config=config)))
+    assert lets_in("inner", SshOptions(config=config))
 
 
 @pytest.mark.engine("ssh")
