@@ -42,6 +42,13 @@ def run(kept: Path, tmp_path: Path) -> Path:
     return shutil.copytree(kept, tmp_path / "run")
 
 
+def drawn(folder: Path, *arguments: str) -> str:
+    """Call the command for the run in a folder; return what it prints."""
+    done = envcompare("report", "run", *arguments, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def files(folder: Path) -> dict[str, bytes]:
     """Return what lies in a folder."""
     found = (path for path in folder.rglob("*") if path.is_file())
@@ -50,9 +57,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_page_lies_beside_the_run_and_links_to_its_files(run: Path, tmp_path: Path) -> None:
     """As after a run; stdout holds the sentences and where the page is."""
-    done = envcompare("report", "run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("report: run/report.html\n")
+    assert drawn(tmp_path).endswith("report: run/report.html\n")
     page = (run / "report.html").read_text()
     assert TITLE in page
     assert 'href="./samples.jsonl"' in page
@@ -65,17 +70,14 @@ def test_page_that_nothing_opens_is_said(
 ) -> None:
     """Where there is no desktop, the reader is not left waiting for a window."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    done = envcompare("report", "run", "--open", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("the page was not opened: no program to open it was found\n")
+    why = "the page was not opened: no program to open it was found\n"
+    assert drawn(tmp_path, "--open").endswith(why)
 
 
 def test_page_elsewhere_links_to_nothing_that_is_not_beside_it(run: Path, tmp_path: Path) -> None:
     """A page that is sent away alone has no dead link, and the run folder stays as it was."""
     before = files(run)
-    done = envcompare("report", "run", "--output", "page.html", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("report: page.html\n")
+    assert drawn(tmp_path, "--output", "page.html").endswith("report: page.html\n")
     page = (tmp_path / "page.html").read_text()
     assert 'href="./' not in page
     assert "docker.log" in page
@@ -85,8 +87,7 @@ def test_page_elsewhere_links_to_nothing_that_is_not_beside_it(run: Path, tmp_pa
 def test_page_of_another_name_in_the_run_folder_keeps_its_links(run: Path, tmp_path: Path) -> None:
     """What it links to lies beside it, under whatever path the folder is named."""
     (tmp_path / "link").symlink_to(run)
-    done = envcompare("report", "run", "--output", "link/second.html", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    drawn(tmp_path, "--output", "link/second.html")
     page = (run / "second.html").read_text()
     assert 'href="./samples.jsonl"' in page
     assert 'href="./second.html"' not in page
@@ -106,15 +107,14 @@ def test_text_and_data_leave_the_run_folder_as_it_is(run: Path, tmp_path: Path, 
 
 def test_json_is_the_comparison_that_is_kept(run: Path, tmp_path: Path) -> None:
     """Byte for byte what the run folder holds beside the page."""
-    shown = envcompare("report", "run", "--format", "json", cwd=tmp_path).stdout
-    envcompare("report", "run", cwd=tmp_path)
+    shown = drawn(tmp_path, "--format", "json")
+    drawn(tmp_path)
     assert shown == (run / "comparison.json").read_text()
 
 
 def test_table_holds_the_failure_too(run: Path, tmp_path: Path) -> None:
     """A row without numbers, with the reason."""
-    done = envcompare("report", "run", *WHOLE, "--output", "x.csv", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "")
+    assert drawn(tmp_path, *WHOLE, "--output", "x.csv") == ""
     rows = list(csv.DictReader(io.StringIO((tmp_path / "x.csv").read_bytes().decode(), newline="")))
     (lost,) = [row for row in rows if row["outcome"] == "failed"]
     assert (lost["arm"], lost["workload"], lost["ratio"]) == ("docker", "rnn", "")
@@ -125,7 +125,7 @@ def test_file_that_is_there_is_replaced_whole(run: Path, tmp_path: Path) -> None
     """Through a link as well, which stays one; nothing else is left behind."""
     (tmp_path / "kept.csv").write_text("x" * 10**6)
     (tmp_path / "link.csv").symlink_to("kept.csv")
-    envcompare("report", "run", *WHOLE, "--output", "link.csv", cwd=tmp_path)
+    drawn(tmp_path, *WHOLE, "--output", "link.csv")
     assert (tmp_path / "kept.csv").read_text().startswith("run_id,")
     assert (tmp_path / "link.csv").is_symlink()
     assert {path.name for path in tmp_path.iterdir()} == {"run", "kept.csv", "link.csv"}
@@ -141,6 +141,7 @@ def test_file_that_is_there_is_replaced_whole(run: Path, tmp_path: Path) -> None
         (("--output", "run/logs/page.html"), ("a part of a run", "another name")),
         (("--format", "csv", "--open"), ("--open is for the page", "leave one")),
         (("--format", "xlsx"), ("xlsx", "--help")),
+        (("--width", "84"), ("--width is for --figures", "add --figures")),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(
@@ -199,8 +200,7 @@ def test_folder_that_refuses_the_page_gives_it_elsewhere(run: Path, tmp_path: Pa
     assert done.returncode == 5
     assert "`--output FILE`" in done.stderr
     for form, name in (("html", "page.html"), ("csv", "x.csv"), ("md", "x.md")):
-        again = envcompare("report", "run", "--format", form, "--output", name, cwd=tmp_path)
-        assert again.returncode == 0, again.stderr
+        drawn(tmp_path, "--format", form, "--output", name)
         assert (tmp_path / name).stat().st_size > 100
 
 
@@ -219,8 +219,7 @@ def test_named_pipe_is_written_to_and_stays_one(run: Path, tmp_path: Path) -> No
     """As in `--output >(gzip > x.csv.gz)`."""
     os.mkfifo(tmp_path / "pipe")
     with subprocess.Popen(["cat", str(tmp_path / "pipe")], stdout=subprocess.PIPE) as reader:
-        done = envcompare("report", "run", *WHOLE, "--output", "pipe", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        drawn(tmp_path, *WHOLE, "--output", "pipe")
         assert reader.stdout is not None
         assert reader.stdout.read().startswith(b"run_id,")
     assert (tmp_path / "pipe").is_fifo()
@@ -279,8 +278,7 @@ def test_name_that_no_disk_takes_is_no_fault_of_envcompare(run: Path, tmp_path: 
 def test_links_that_lead_to_each_other_are_no_file_to_keep(run: Path, tmp_path: Path) -> None:
     """The result stands in the place of the link."""
     (tmp_path / "loop").symlink_to("loop")
-    done = envcompare("report", "run", "--format", "md", "--output", "loop", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    drawn(tmp_path, "--format", "md", "--output", "loop")
     assert (tmp_path / "loop").read_text(encoding="utf-8").startswith("#")
 
 
@@ -296,10 +294,3 @@ def test_run_that_this_user_may_not_read_is_said(run: Path, tmp_path: Path, clos
         (run / closed).chmod(mode)
     assert done.returncode == 5, done.stderr
     assert "Permission denied" in done.stderr
-
-
-def test_width_needs_figures(run: Path, tmp_path: Path) -> None:
-    """Nothing else has one."""
-    done = envcompare("report", "run", "--width", "84", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "--width is for --figures" in done.stderr
