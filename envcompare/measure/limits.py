@@ -181,7 +181,6 @@ def too_long(arm: str, begun: Generated, budget_s: float) -> Failure | None:
     return Failure(
         phase="step",
         brief=f"{arm}: {what} took {step_s:.3g} s, longer than the budget of {budget_s:.3g} s",
-        details="a cell needs at least 2 restarts, each with some blocks of every arm",
         hint=f"give --budget {_roughly(times * step_s)} or more, or make the step smaller, "
         "for example by a smaller batch with --set",
     )

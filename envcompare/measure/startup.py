@@ -218,10 +218,8 @@ class ProcessPass:
     _round_s: float | None = None  # of the last round since the start or the resumption
     _is_spent: bool = False
     _slow: set[str] = field(default_factory=set)  # measures given up
-    _is_leaving: bool = False  # it left processes when it ended, and that was said
     _looks: dict[str, Facts] = field(default_factory=dict)  # of arms not watched yet
-    _has_captured: bool = False  # that was said
-    _writers: set[str] = field(default_factory=set)  # lines that changed files, and that was said
+    _said: set[str] = field(default_factory=set)  # the cautions
 
     def __post_init__(self) -> None:
         self._number = 1 + max((run.number for run in self.runs), default=-1)
@@ -322,9 +320,8 @@ class ProcessPass:
         values: Values = {"code": looked.code_hash, "program": looked.program, **programs}
         changed = self.context.recorder.fingerprint(arm, looked.fingerprint, taken="start")
         self._looks[arm] = looked.fingerprint
-        if looked.is_captured and not self._has_captured:
-            self._has_captured = True
-            self.context.note("caution", text=_CAPTURED)
+        if looked.is_captured:
+            self._say_once(_CAPTURED)
         self.context.note("note", arm=arm, values=values)
         failure = self.roster.refused(arm, changed)
         failure = self.roster.changed(arm, values) or failure
@@ -403,13 +400,11 @@ class ProcessPass:
         if changed is not None:
             self._fail(arm, changed)
             return None
-        if done.left_processes and not (done.is_late or self._is_leaving):
-            self._is_leaving = True
-            self.context.note("caution", text=_LEAVING)
-        if done.written and arm not in self._writers:
-            self._writers.add(arm)
+        if done.left_processes and not done.is_late:
+            self._say_once(_LEAVING)
+        if done.written:
             named = ", ".join(done.written)
-            self.context.note("caution", text=f"{arm} {_WRITING.format(named)}")
+            self._say_once(f"{arm} {_WRITING.format(named)}", about=f"files of {arm}")
         for name in done.slow_measures:
             self._slow.add(name)
             self.context.note("caution", text=f"the measure {name} {_SLOW}")
@@ -430,6 +425,11 @@ class ProcessPass:
             values=done.values,
             status="failed" if done.is_late or done.exit_code else "ok",
         )
+
+    def _say_once(self, text: str, *, about: str = "") -> None:
+        if (about or text) not in self._said:
+            self._said.add(about or text)
+            self.context.note("caution", text=text)
 
     def _take_seen(self, arm: str, done: _Finished) -> Failure | None:
         """Keep what the first process of an arm loaded, and what its launcher found.

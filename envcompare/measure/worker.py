@@ -347,7 +347,6 @@ class Worker:
             raise self._fault(
                 "process",
                 f"{_LATE.get(op, f'no answer to `{op}` within')} {limit_s:.0f} s",
-                details="that is far longer than it took before, or than it may take",
                 hint=f"{hint}; if it needs that long, raise --budget" if op in _LATE else hint,
             )
         if line not in {_END, _TOO_MANY, _LOG_FULL} and len(line) <= LINE_LIMIT_BYTES:
@@ -376,7 +375,7 @@ class Worker:
             raise self._fault(
                 "protocol",
                 f"its answers have more than {ANSWERS_LIMIT_BYTES >> 20} MiB in all",
-                details="the run folder keeps them; what `finish` returns is the usual cause",
+                details="what `finish` returns is the usual cause",
                 hint="return a few numbers from `finish`, and write files for the rest",
             )
 
@@ -385,7 +384,6 @@ class Worker:
             raise self._fault(
                 "protocol",
                 f"the answer to `{op}` is about {counted(answered, 'step')}, not {asked}",
-                details="envcompare asks for a number of steps, and for the time of each",
                 hint=DISTRUST,
             )
 
@@ -395,7 +393,6 @@ class Worker:
             raise self._fault(
                 "protocol",
                 f"it says that it ran on CPU {cpu}, and its host has {count}",
-                details="the other arms run on the CPU that the last one names",
                 hint=DISTRUST,
             )
 
@@ -404,7 +401,6 @@ class Worker:
             return self._fault(
                 "process",
                 f"it wrote more than {LOG_LIMIT_BYTES >> 20} MiB to its log during `{op}`",
-                details="the log of each worker is kept in the run folder, up to that size",
                 hint=f"read {self.log_name} in the run folder, and print less in each step",
             )
         most = f"a line of more than {LINE_LIMIT_BYTES >> 20} MiB"
@@ -412,7 +408,6 @@ class Worker:
         return self._fault(
             "protocol",
             f"it wrote {what} during `{op}`",
-            details="envcompare reads one short line for each request",
             hint=_BREAKS,
         )
 

@@ -215,14 +215,21 @@ def workload(tmp_path: Path) -> Callable[[str], str]:
 def test_every_arm_but_the_control_is_profiled(
     tmp_path: Path, workload: Callable[[str], str]
 ) -> None:
-    """Each kind has a record: what was found, or why it was not."""
-    records = _profiled(tmp_path, workload("Light"))
+    """Each kind has a record and an event: what was found, or why it was not."""
+    made = bench(tmp_path, workload("Light"))
+    host = _profiling_host(made, tmp_path, [])
+    _measure(made, host)
+    records = host.folder.read_profiles()
     assert {(r.arm, r.kind) for r in records} == {
         (arm, kind) for arm in ("vm", "docker") for kind in (*INSIDE, *AROUND)
     }
-    host = next(r for r in records if (r.arm, r.kind) == ("docker", "host"))
-    assert (host.state, host.steps, host.batch) == ("ok", STEPS, 1)
-    assert len(host.code_hash) == 64
+    docker = next(r for r in records if (r.arm, r.kind) == ("docker", "host"))
+    assert (docker.state, docker.steps, docker.batch) == ("ok", STEPS, 1)
+    assert len(docker.code_hash) == 64
+    assert isinstance(made.recorder, Kept)
+    said = [event for event in made.recorder.events if event.what == "profiled"]
+    assert len(said) == len(records)
+    assert said[0].values == {"state": "ok"}
 
 
 def test_what_is_missing_has_its_reason(tmp_path: Path, workload: Callable[[str], str]) -> None:
@@ -538,26 +545,14 @@ def test_a_report_that_an_arm_has_replaced_by_a_link_is_not_exported(tmp_path: P
     assert (tmp_path / "secret").read_text() == SECRET
 
 
-def test_all_profiles_are_said_in_events(tmp_path: Path, workload: Callable[[str], str]) -> None:
-    """Each with its state and its reason."""
-    made = bench(tmp_path, workload("Light"))
-    _measure(made, _profiling_host(made, tmp_path, []))
-    assert isinstance(made.recorder, Kept)
-    said = [event for event in made.recorder.events if event.what == "profiled"]
-    assert len(said) == 2 * len((*INSIDE, *AROUND))
-    assert said[0].values == {"state": "ok"}
-
-
-@pytest.mark.parametrize(("step_s", "expected"), [(0.001, STEPS), (10.0, 3), (100.0, 1)])
-def test_long_steps_are_profiled_fewer_times(step_s: float, expected: int) -> None:
-    """One is always run."""
-    assert steps_that_fit(step_s) == expected
-
-
-@pytest.mark.parametrize(("step_s", "expected"), [(0.0022, 100), (0.05, 20), (0.3, STEPS), (60, 1)])
-def test_a_gpu_is_traced_for_a_second_or_a_hundred_steps(step_s: float, expected: int) -> None:
-    """Long steps leave large files: of them there are as many as in other profiles."""
-    assert traced_steps(steps_that_fit(step_s), step_s) == expected
+@pytest.mark.parametrize(
+    ("step_s", "profiled", "traced"),
+    [(0.0022, STEPS, 100), (0.05, STEPS, 20), (0.3, STEPS, STEPS), (10.0, 3, 3), (100.0, 1, 1)],
+)
+def test_long_steps_are_profiled_fewer_times(step_s: float, profiled: int, traced: int) -> None:
+    """One is always run; a GPU is traced for a second or 100 steps: long ones leave large files."""
+    assert steps_that_fit(step_s) == profiled
+    assert traced_steps(profiled, step_s) == traced
     assert COUNTER_STEPS <= STEPS
 
 

@@ -40,46 +40,31 @@ from envcompare.stats.typical import expected_half_width, is_look
 
 COSTS = Costs(launch_s=10, round_s=0.1)
 NARROW = Interval(mean=0.0, half_width=0.02, unit="round", restarts=4, generations=4, level=0.96)
+INSIDE = replace(NARROW, half_width=0.03)
 
 
-def reason(*intervals: Interval | None, **changes: float) -> str | None:
-    """Ask the rule at a margin of 5 %, a target of 2.5 % and four restarts."""
-    return stop_reason(intervals, design=design(**changes), min_restarts=4)
-
-
-def test_cell_stops_when_every_interval_is_narrow() -> None:
-    """One wide arm keeps the cell going."""
-    wide = replace(NARROW, half_width=0.06)
-    assert reason(NARROW, NARROW) == "target"
-    assert reason(NARROW, wide) is None
-
-
-def test_arm_that_is_decided_holds_no_cell() -> None:
-    """It is done although its interval is wide, and the cell says which rule it took."""
-    decided = replace(NARROW, mean=0.2, half_width=0.1, is_decided=True)
-    assert reason(NARROW, decided) == "decided"
-    assert reason(replace(NARROW, is_decided=True), NARROW) == "target"
-
-
-def test_arm_inside_the_margin_holds_no_cell_unless_precision_is_asked_for() -> None:
-    """A target below half the margin is a wish for a narrow interval, whatever it says."""
-    inside = replace(NARROW, half_width=0.03)
-    assert reason(inside, NARROW) == "equivalent"
-    assert reason(inside, target=0.024) is None
-    assert reason(replace(inside, mean=0.02)) is None
-
-
-@pytest.mark.parametrize("is_decided", [False, True])
-def test_no_rule_is_looked_at_before_enough_restarts(*, is_decided: bool) -> None:
-    """A narrow interval of few launches is luck."""
-    assert reason(replace(NARROW, is_decided=is_decided, restarts=3)) is None
-
-
-def test_nothing_measured_stops_nothing() -> None:
-    """Neither no arm at all nor an arm without an interval."""
-    assert reason() is None
-    assert reason(None) is None
-    assert reason(NARROW, None) is None
+@pytest.mark.parametrize(
+    ("intervals", "changes", "expected"),
+    [
+        ((), {}, None),
+        ((NARROW, None), {}, None),
+        ((NARROW, NARROW), {}, "target"),
+        ((NARROW, replace(NARROW, half_width=0.06)), {}, None),
+        ((NARROW, replace(NARROW, mean=0.2, half_width=0.1, is_decided=True)), {}, "decided"),
+        ((replace(NARROW, is_decided=True), NARROW), {}, "target"),
+        ((INSIDE, NARROW), {}, "equivalent"),
+        ((INSIDE,), {"target": 0.024}, None),  # a wish for a narrow interval, whatever it says
+        ((replace(INSIDE, mean=0.02),), {}, None),
+        ((replace(NARROW, restarts=3),), {}, None),  # a narrow one of few launches is luck
+        ((replace(NARROW, restarts=3, is_decided=True),), {}, None),
+    ],
+)
+def test_cell_stops_when_every_arm_is_done(
+    intervals: tuple[Interval | None, ...], changes: dict[str, float], expected: str | None
+) -> None:
+    """An interval is narrow, decided or inside the margin; the reason is what the last took."""
+    # at a margin of 5 %, a target of 2.5 % and four restarts
+    assert stop_reason(intervals, design=design(**changes), min_restarts=4) == expected
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_nsys_is_found_with_the_folder_that_it_needs_around_it(tmp_path: Path) -
     for cuda in ("9.2", "11.8", "12.6"):
         (base / f"2024.11.1/target-linux-{MACHINE}/libcupti.so.{cuda}").touch()
     importer = program(base / "2024.11.1" / f"host-linux-{MACHINE}" / "QdstrmImporter", "")
-    assert _found("nsys", tmp_path) == Tool(
+    assert _tool("nsys", tmp_path) == Tool(
         name="nsys",
         program=str(base / f"2024.11.1/target-linux-{MACHINE}/nsys"),
         folder=str(base / "2024.11.1"),
@@ -79,8 +79,7 @@ def test_a_link_on_path_leads_to_the_program_itself(tmp_path: Path, path: Path) 
     """Nsys refuses to run by another path than its own."""
     real = program(tmp_path / f"lib/nsight/target-linux-{MACHINE}/nsys", "version 2022.4.2.1-df")
     (path / "nsys").symlink_to(real)
-    found = _found("nsys", tmp_path)
-    assert isinstance(found, Tool)
+    found = _tool("nsys", tmp_path)
     assert (found.program, found.folder) == (str(real), str(tmp_path / "lib/nsight"))
     assert found.version == "2022.4.2.1"
 
@@ -90,8 +89,7 @@ def test_a_script_on_path_is_passed_over_for_what_it_starts(tmp_path: Path, path
     program(path / "nsys", "a script")
     real = tmp_path / f"usr/local/cuda-12.4/nsight-systems-2024.1.1/target-linux-{MACHINE}/nsys"
     program(real, "version 2024.1.1.59")
-    found = _found("nsys", tmp_path)
-    assert isinstance(found, Tool)
+    found = _tool("nsys", tmp_path)
     assert found.program == str(real)
 
 
@@ -101,8 +99,7 @@ def test_ncu_is_found_below_the_folder_of_its_script(tmp_path: Path, path: Path)
     script = program(root / "ncu", "a script")
     real = program(root / f"target/linux-desktop-glibc_2_11_3-{MACHINE}/ncu", "Version 2024.1.1.0")
     (path / "ncu").symlink_to(script)
-    found = _found("ncu", tmp_path)
-    assert isinstance(found, Tool)
+    found = _tool("ncu", tmp_path)
     assert (found.program, found.folder, found.version) == (str(real), str(root), "2024.1.1.0")
 
 
@@ -110,8 +107,7 @@ def test_ncu_is_found_where_it_is_not_on_path(tmp_path: Path) -> None:
     """The PATH of a command over SSH is often short."""
     base = tmp_path / "usr/local/cuda-11.8/nsight-compute-2022.3.0"
     real = program(base / f"target/linux-desktop-glibc_2_11_3-{MACHINE}/ncu", "Version 2022.3.0.0")
-    found = _found("ncu", tmp_path)
-    assert isinstance(found, Tool)
+    found = _tool("ncu", tmp_path)
     assert found.program == str(real)
 
 
@@ -122,8 +118,7 @@ def test_a_tool_that_is_not_there_is_said_with_its_package(
     tmp_path: Path, name: str, title: str
 ) -> None:
     """The hint is a command."""
-    found = _found(name, tmp_path)
-    assert isinstance(found, Check)
+    found = _missing(name, tmp_path)
     assert found.reason == f"{title} is not installed"
     assert "sudo apt-get install nsight-" in found.hint
 
@@ -134,8 +129,7 @@ def test_ubuntu_is_given_the_packages_of_nvidias_repository(tmp_path: Path, name
     release = tmp_path / "etc/os-release"
     release.parent.mkdir()
     release.write_text('NAME="Ubuntu"\nVERSION_ID="22.04"\nID=ubuntu\nID_LIKE=debian\n')
-    found = _found(name, tmp_path)
-    assert isinstance(found, Check)
+    found = _missing(name, tmp_path)
     package = {"nsys": "nsight-systems", "ncu": "nsight-compute"}[name]
     assert f'apt-get install "$(apt-cache pkgnames {package}-20 | sort -V' in found.hint
     assert "non-free" not in found.hint
@@ -145,11 +139,22 @@ def test_a_tool_that_does_not_start_is_said_with_its_last_words(tmp_path: Path) 
     """Debian's needs libraries that NVIDIA's brings along."""
     path = tmp_path / f"usr/lib/nsight-systems/target-linux-{MACHINE}/nsys"
     program(path, "libelf.so.1: cannot open shared object file")
-    found = _found("nsys", tmp_path)
-    assert isinstance(found, Check)
+    found = _missing("nsys", tmp_path)
     assert found.reason.endswith("libelf.so.1: cannot open shared object file")
 
 
 def _found(name: str, root: Path) -> Tool | Check:
     profilers = {"nsys": Nsys(root=str(root)), "ncu": Ncu(root=str(root))}
     return profilers[name].discover(LOCAL)
+
+
+def _tool(name: str, root: Path) -> Tool:
+    found = _found(name, root)
+    assert isinstance(found, Tool)
+    return found
+
+
+def _missing(name: str, root: Path) -> Check:
+    found = _found(name, root)
+    assert isinstance(found, Check)
+    return found
