@@ -122,7 +122,10 @@ def epochs(context: CellContext) -> list[Epoch]:
 def test_every_arm_trains_from_the_same_model_until_the_goal(
     made: Callable[[str], CellContext],
 ) -> None:
-    """Nine steps are three epochs of three; the step that built the model is not timed."""
+    """Nine steps are three epochs of three; the step that built the model is not timed.
+
+    The report has epochs and seconds, and whether arms agree: equal seeds lead to equal epochs.
+    """
     context = made("Learns")
     said = training(context).measure()
     restarts = context.design.min_restarts
@@ -135,28 +138,9 @@ def test_every_arm_trains_from_the_same_model_until_the_goal(
     assert {(one.k, one.epoch, round(one.value or 0, 6), one.is_last) for one in found} == {
         (2, 1, 0.3, False), (3, 2, 0.6, False), (3, 3, 0.9, True),
     }  # fmt: skip
-
-
-def test_a_first_step_is_timed_where_its_epoch_has_no_other(
-    made: Callable[[str], CellContext],
-) -> None:
-    """An epoch takes time, though that step may have started CUDA or compiled the model."""
-    context = made("InOneStep")
-    training(context, changed(GOAL, epochs=2)).measure()
-    assert {(one.k, one.epoch) for one in epochs(context)} == {(1, 1), (1, 2)}
-    assert all(one.wall_ns > 0 for one in epochs(context))
-
-
-def test_the_report_has_epochs_seconds_and_whether_arms_agree(
-    made: Callable[[str], CellContext],
-) -> None:
-    """Equal seeds lead to equal epochs; the reference has no ratio to itself."""
-    context = made("Learns")
-    training(context).measure()
     folder_of(context).close()
     run = compare_run(folder_of(context))
     (cell,) = run.views.training
-    restarts = context.design.min_restarts
     assert [(arm.arm, arm.epochs) for arm in cell.arms] == [
         (arm, (3,) * restarts) for arm in ("vm", "docker", "vm~control")
     ]
@@ -171,6 +155,16 @@ def test_the_report_has_epochs_seconds_and_whether_arms_agree(
     page = render(run)
     assert "Time to accuracy 0.9" in page
     assert f"In {3 * restarts} of {3 * restarts} epochs all environments had the same" in page
+
+
+def test_a_first_step_is_timed_where_its_epoch_has_no_other(
+    made: Callable[[str], CellContext],
+) -> None:
+    """An epoch takes time, though that step may have started CUDA or compiled the model."""
+    context = made("InOneStep")
+    training(context, changed(GOAL, epochs=2)).measure()
+    assert {(one.k, one.epoch) for one in epochs(context)} == {(1, 1), (1, 2)}
+    assert all(one.wall_ns > 0 for one in epochs(context))
 
 
 def test_a_goal_that_is_never_reached_ends_with_the_epochs(

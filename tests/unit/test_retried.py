@@ -90,37 +90,29 @@ def unreachable_at_first(monkeypatch: pytest.MonkeyPatch, *, times: int) -> Coun
     return opened
 
 
-def test_host_that_came_late_is_measured_in_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("times", "words", "exit_code", "tries"),
+    [(1, ("--retry-failed",), 0, 2), (9, ("--retry-failed",), 3, 2), (1, (), 3, 1)],
+    ids=["came late", "never came", "not asked for"],
+)
+def test_host_that_failed_is_tried_once_more_where_that_is_asked_for(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    times: int,
+    words: tuple[str, ...],
+    exit_code: int,
+    tries: int,
 ) -> None:
-    """What failed before then counts no more."""
-    opened = unreachable_at_first(monkeypatch, times=1)
-    done = run(tmp_path / "out", "--retry-failed")
-    assert done.exit_code == 0, done.output
-    assert opened == {"local": 1, "other": 2}
+    """What failed before a host is measured counts no more, and a run comes to its end."""
+    opened = unreachable_at_first(monkeypatch, times=times)
+    done = run(tmp_path / "out", *words)
+    assert done.exit_code == exit_code, done.output
+    assert opened == {"local": 1, "other": tries}
     events = RunFolder.open(only_run(tmp_path / "out")).read_events().events
     ends = {event.cell: event.state for event in events if event.what == "cell-ended"}
-    assert ends == {"local/true/default": "ok", "other/true/default": "ok"}
-
-
-def test_host_is_tried_once_more_and_no_oftener(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run comes to its end."""
-    opened = unreachable_at_first(monkeypatch, times=9)
-    done = run(tmp_path / "out", "--retry-failed")
-    assert done.exit_code == 3, done.output
-    assert opened["other"] == 2
-
-
-def test_host_is_not_gone_back_to_unless_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever starts a run may want to look first."""
-    opened = unreachable_at_first(monkeypatch, times=1)
-    done = run(tmp_path / "out")
-    assert done.exit_code == 3, done.output
-    assert opened["other"] == 1
+    assert ends["local/true/default"] == "ok"
+    assert (ends.get("other/true/default") == "ok") is (exit_code == 0)
 
 
 @pytest.mark.parametrize(("failures", "is_tried"), [(1, True), (2, True), (3, False), (4, False)])
