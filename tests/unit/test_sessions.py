@@ -126,7 +126,8 @@ def test_the_report_says_over_how_many_sessions_and_days(tmp_path: Path) -> None
     run = comparison_of(
         tmp_path, session(1, day=1), session(2, day=1), session(3, day=4), planned=3
     )
-    assert (run.sessions, run.planned_sessions, run.days) == (3, 3, 2)
+    assert (run.course.sessions, run.course.days) == (3, 2)
+    assert run.settings.planned_sessions == 3
     assert "On this host, in 3 sessions on 2 days, docker is 9.9 % slower" in markdown(run)
     part = comparison_of(tmp_path / "part", session(1, day=1), planned=3)
     assert "On this host, in 1 of 3 planned sessions on 1 day, docker is" in markdown(part)
