@@ -37,8 +37,6 @@ from envcompare.run_folder.records import (
 )
 from envcompare.text import age_text, visible_line
 
-_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_CLOSED: Final = {errno.EACCES, errno.EPERM, errno.EROFS}
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._=,-]+")
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _MARKED: Final = re.compile(r".*-[0-9a-f]{10}", re.DOTALL)
@@ -50,7 +48,6 @@ _RUN_LIMIT_S: Final = 2.0  # a request for a run's state holds the lock for a mo
 _PAUSE_S: Final = 0.05
 _NO_LOCKS: Final = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}
 """The errors of a network file system without locks; there the user must take turns."""
-_MOST_BYTES: Final = 4096
 
 
 def missing_folders(path: Path) -> list[Path]:
@@ -119,9 +116,9 @@ def write_error(
 def write_hint(error: OSError, *, option: str = "--out") -> str:
     """Return the hint for a failed write; `option` is the one that names the place."""
     other_place = f"choose another place with {option}; written files are kept"
-    if error.errno in _FULL:
+    if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
         return f"free some disk space, or {other_place}"
-    if error.errno in _CLOSED:
+    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return f"make the folder writable for this user, or choose another place with {option}"
     if error.errno == errno.ENAMETOOLONG:
         return f"use shorter names, or a shorter path with {option}"
@@ -233,7 +230,16 @@ def _wait(descriptor: int, folder: Path, *, limit_s: float) -> str:
             owner = _signed(descriptor)
             is_run = owner is not None and owner.command == "run"
             if time.monotonic() - begun > (min(limit_s, _RUN_LIMIT_S) if is_run else limit_s):
-                raise _refusal(folder, owner) from error
+                what, held = "another process", "it has locked the folder"
+                if owner:
+                    what = f"another `envcompare {owner.command}`"
+                    held = f"{owner.place} has held it for {owner.age}"
+                look = f"`envcompare status {shlex.quote(str(folder))}` shows how far it is"
+                raise RunFolderError(
+                    f"{folder} is being written to by {what}",
+                    details=held,
+                    hint=f"wait until it has ended, then give the same command again; {look}",
+                ) from error
             time.sleep(_PAUSE_S)  # flock(2) has no time limit, so poll
         except OSError as error:
             if error.errno not in _NO_LOCKS:
@@ -244,17 +250,6 @@ def _wait(descriptor: int, folder: Path, *, limit_s: float) -> str:
             )
         else:
             return ""
-
-
-def _refusal(folder: Path, owner: Owner | None) -> RunFolderError:
-    what = f"another `envcompare {owner.command}`" if owner else "another process"
-    details = f"{owner.place} has held it for {owner.age}" if owner else "it has locked the folder"
-    look = f"`envcompare status {shlex.quote(str(folder))}` shows how far it is"
-    return RunFolderError(
-        f"{folder} is being written to by {what}",
-        details=details,
-        hint=f"wait until it has ended, then give the same command again; {look}",
-    )
 
 
 def _sign(descriptor: int, by: Writer) -> None:
@@ -268,7 +263,7 @@ def _sign(descriptor: int, by: Writer) -> None:
 
 def _signed(descriptor: int) -> Owner | None:
     try:
-        return msgspec.json.decode(os.pread(descriptor, _MOST_BYTES, 0), type=Owner)
+        return msgspec.json.decode(os.pread(descriptor, 4096, 0), type=Owner)
     except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 
@@ -298,11 +293,6 @@ LEFT_S = "left_s"
 SESSION = "session"
 """In an event that starts or resumes a run: the number of its session, from 1."""
 
-_OF_ARMS: tuple[EventKind, ...] = (
-    *("arm-ready", "arm-failed", "restart", "generation", "not-marked", "round-dropped"),
-)
-_ASIDES: tuple[EventKind, ...] = ("note", "caution")  # they do not mark the start of work
-
 
 def duration_s(events: Iterable[Event]) -> float:
     """Return the seconds between the events of a run.
@@ -328,7 +318,8 @@ def _while_served(events: Iterable[Event]) -> Iterator[Event]:
     is_between = is_over = False
     for event in events:
         is_over &= event.what != "cell-started"
-        if not (is_over or (is_between and event.what in _ASIDES)):
+        # notes do not mark the start of work
+        if not (is_over or (is_between and event.what in {"note", "caution"})):
             is_between, is_over = event.what == "turn", event.what == "stopped"
             yield event
 
@@ -447,7 +438,8 @@ def arm_events(events: tuple[Event, ...]) -> tuple[Event, ...]:
     timed = [i for i, e in enumerate(events) if e.what in {"arm-ready", "restart", "stopped"}]
     starts = (i for i, e in enumerate(events) if e.what == "cell-started")
     end = next((i for i in starts if timed and i > timed[-1]), len(events))
-    return tuple(e for e in standing(events[:end]) if e.what in _OF_ARMS or "code" in e.values)
+    kinds = {"arm-ready", "arm-failed", "restart", "generation", "not-marked", "round-dropped"}
+    return tuple(e for e in standing(events[:end]) if e.what in kinds or "code" in e.values)
 
 
 def standing_samples(
@@ -456,12 +448,19 @@ def standing_samples(
     """Return the samples without rounds and interrupted restarts that were repeated.
 
     Rounds are repeated if the turns before were too short. Only designs of a fixed size repeat
-    restarts. A restart belongs to the last part of the run that has
-    samples of it. Within one part, as after an arm fails, the restart begins again at the first
-    repeated block.
+    restarts. A restart belongs to the last part of the run that has samples of it. Within one part,
+    as after an arm fails, the restart begins again at the first repeated block.
     """
     samples = tuple(samples)
-    last = _calibrations(samples, events)
+    # the number of the last calibration of each cell, which no block may have yet
+    last: dict[str, int] = {}
+    for event in events:
+        number = event.values.get(CALIBRATION) if event.what == "calibrated" else None
+        if isinstance(number, int):
+            last[event.cell] = max(number, last.get(event.cell, 0))
+    for sample in samples:
+        if isinstance(sample, Block):
+            last[sample.cell] = max(sample.calibration, last.get(sample.cell, 0))
     samples = tuple(
         one
         for one in samples
@@ -479,18 +478,6 @@ def standing_samples(
         for sample in samples
         if not isinstance(sample, OfRestart) or sample.part == parts[sample.cell, sample.restart]
     )
-
-
-def _calibrations(samples: Iterable[Sample], events: Iterable[Event]) -> dict[str, int]:
-    """Return the number of the last calibration of each cell, which no block may have yet."""
-    last: dict[str, int] = {}
-    for event in events:
-        if event.what == "calibrated" and isinstance(event.values.get(CALIBRATION), int):
-            last[event.cell] = max(int(event.values[CALIBRATION] or 0), last.get(event.cell, 0))
-    for one in samples:
-        if isinstance(one, Block):
-            last[one.cell] = max(one.calibration, last.get(one.cell, 0))
-    return last
 
 
 def _without_overtaken(samples: Iterable[Sample]) -> tuple[Sample, ...]:

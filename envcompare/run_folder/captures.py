@@ -18,9 +18,9 @@ from envcompare.run_folder.records import (
 from envcompare.run_folder.results import RunFolder, json_bytes
 from envcompare.text import masked
 
-MOST_PROCESSES: Final = 50
-LEAST_PROCESSES: Final = 9  # the first warms up
-MOST_BYTES: Final = 4 << 20  # our largest has 0.1 MiB
+_MOST_PROCESSES: Final = 50
+_LEAST_PROCESSES: Final = 9  # the first warms up
+_MOST_BYTES: Final = 4 << 20  # our largest has 0.1 MiB
 _Time = Annotated[int, msgspec.Meta(ge=1, le=10**18)]
 _CpuTime = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
 
@@ -67,21 +67,21 @@ def capture_of(folder: RunFolder) -> Capture:
         )
         for arm in (first, second)
     }
-    read = [one for one in folder.read_fingerprints() if one.arm == first]
+    facts = [record.facts for record in folder.read_fingerprints() if record.arm == first]
     count = min(map(len, series.values()))
-    if not read or count < LEAST_PROCESSES:
+    if not facts or count < _LEAST_PROCESSES:
         raise RunFolderError(
             f"the line ran {count} times, too few for a capture",
-            details=f"a capture needs at least {LEAST_PROCESSES} rounds",
+            details=f"a capture needs at least {_LEAST_PROCESSES} rounds",
             hint="raise --budget",
         )
     return Capture(
         line=masked(next(arm.reference for arm in run.arms if arm.id == first)),
         created=run.created,
         tool_version=run.tool_version,
-        facts=read[0].facts,
-        processes=series[first][:MOST_PROCESSES],
-        control=series[second][:MOST_PROCESSES],
+        facts=facts[0],
+        processes=series[first][:_MOST_PROCESSES],
+        control=series[second][:_MOST_PROCESSES],
     )
 
 
@@ -101,9 +101,9 @@ def write_capture(path: Path, capture: Capture) -> None:
 def read_capture(path: Path) -> Capture:
     """Read a capture; raises ConfigError if the file is none."""
     try:
-        capture = msgspec.json.decode(read_whole(path, most=MOST_BYTES), type=Capture)
-        if min(len(capture.processes), len(capture.control)) < LEAST_PROCESSES:
-            raise msgspec.ValidationError(f"it holds fewer than {LEAST_PROCESSES} processes")
+        capture = msgspec.json.decode(read_whole(path, most=_MOST_BYTES), type=Capture)
+        if min(len(capture.processes), len(capture.control)) < _LEAST_PROCESSES:
+            raise msgspec.ValidationError(f"it holds fewer than {_LEAST_PROCESSES} processes")
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(
             f"{path} cannot be read as a capture",

@@ -197,9 +197,6 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
 
 
-_HIDING: Final[frozenset[NoteKind]] = frozenset({"whole-graphs", "untraced-graphs"})
-
-
 def hidden_graphs(profile: Profile) -> Note | None:
     """Return the note that CUDA graphs hide kernels; None if all kernels are visible."""
     return next((note for note in profile.notes if hides_kernels(note)), None)
@@ -207,7 +204,7 @@ def hidden_graphs(profile: Profile) -> Note | None:
 
 def hides_kernels(note: Note) -> bool:
     """Say whether a note reports CUDA graphs with hidden kernels."""
-    return note.kind in _HIDING
+    return note.kind in {"whole-graphs", "untraced-graphs"}
 
 
 def graphs_of(note: Note) -> str:
@@ -285,20 +282,39 @@ class Roofs(msgspec.Struct, frozen=True, kw_only=True):
 
 def impossible(profile: Profile) -> Iterator[str]:
     """Yield the impossible numbers of a profile: negative, infinite, a minimum above a maximum."""
-    yield from _counted(profile)
-    yield from _whole(profile)
-    called: tuple[Kernel | Copy | ApiCall, ...] = (
-        *profile.kernels,
-        *profile.copies,
-        *profile.api_calls,
-    )
-    for call in called:
+    yield from _at_least_one({"steps": profile.steps})
+    for place in profile.sequence:
+        if not 0 <= place < len(profile.kernels):
+            yield f"the order of launches names kernel {place} of {len(profile.kernels)}"
+    yield from _numbers({"idle time": profile.launch_gap_ns}, "the GPU")
+    whole = {
+        "time of kernels": profile.kernel_busy_ns,
+        "busy time": profile.busy_ns,
+        "span": profile.span_ns,
+    }
+    yield from _numbers(whole, "the GPU", is_rising=True)
+    for quantity in profile.quantities:
+        yield from _numbers({quantity.name: quantity.value}, "the profile")
+    calls: tuple[Kernel | Copy | ApiCall, ...] = (*profile.kernels, *profile.copies)
+    for call in (*calls, *profile.api_calls):
         yield from _calls(call)
     for kernel in profile.kernels:
         labelled = {**kernel.metrics, "place of the first launch": kernel.first}
         yield from _numbers(labelled, f"kernel {kernel.name}")
     for operator in profile.operators:
-        yield from _operator(operator, is_exact=profile.tool != "torch")
+        what = f"operator {operator.name}"
+        yield from _at_least_one({f"{what}: calls": operator.calls})
+        times = {"self time": operator.self_cpu_ns, "time": operator.cpu_ns}
+        device = {
+            "self time on the GPU": operator.self_device_ns,
+            "time on the GPU": operator.device_ns,
+        }
+        # PyTorch's own sums go below 0 if operators overlap
+        if profile.tool != "torch":
+            yield from _numbers(times, what, is_rising=True)
+        for name, value in {**times, **device}.items():
+            if value is not None and not abs(value) <= _MOST:
+                yield f"{what}: {name} is {_shown(value)}"
 
 
 def impossible_record(record: ProfileRecord) -> Iterator[str]:
@@ -315,29 +331,10 @@ def impossible_roofs(roofs: Roofs) -> Iterator[str]:
     yield from _numbers(roofs.flops_per_s, roofs.device)
 
 
-def _counted(profile: Profile) -> Iterator[str]:
-    yield from _at_least_one({"steps": profile.steps})
-    for place in profile.sequence:
-        if not 0 <= place < len(profile.kernels):
-            yield f"the order of launches names kernel {place} of {len(profile.kernels)}"
-
-
 def _at_least_one(counts: dict[str, int | None]) -> Iterator[str]:
     for name, count in counts.items():
         if count is not None and not 1 <= count <= _MOST:
             yield f"{name}: {_shown(count)}"
-
-
-def _whole(profile: Profile) -> Iterator[str]:
-    whole = {
-        "time of kernels": profile.kernel_busy_ns,
-        "busy time": profile.busy_ns,
-        "span": profile.span_ns,
-    }
-    yield from _numbers({"idle time": profile.launch_gap_ns}, "the GPU")
-    yield from _numbers(whole, "the GPU", is_rising=True)
-    for quantity in profile.quantities:
-        yield from _numbers({quantity.name: quantity.value}, "the profile")
 
 
 def _calls(call: Kernel | Copy | ApiCall) -> Iterator[str]:
@@ -347,22 +344,6 @@ def _calls(call: Kernel | Copy | ApiCall) -> Iterator[str]:
         yield from _numbers({"bytes": call.total_bytes}, what)
     times = {"shortest": call.min_ns, "longest": call.max_ns, "total": call.total_ns}
     yield from _numbers(times, what, is_rising=True)
-
-
-def _operator(operator: Operator, *, is_exact: bool) -> Iterator[str]:
-    """Check an operator; PyTorch's own sums go below 0 if operators overlap."""
-    what = f"operator {operator.name}"
-    yield from _at_least_one({f"{what}: calls": operator.calls})
-    times = {"self time": operator.self_cpu_ns, "time": operator.cpu_ns}
-    device = {
-        "self time on the GPU": operator.self_device_ns,
-        "time on the GPU": operator.device_ns,
-    }
-    if is_exact:
-        yield from _numbers(times, what, is_rising=True)
-    for name, value in {**times, **device}.items():
-        if value is not None and not abs(value) <= _MOST:
-            yield f"{what}: {name} is {_shown(value)}"
 
 
 def _numbers(

@@ -64,10 +64,9 @@ class _Head(msgspec.Struct):
     schema: int = SCHEMA
 
 
-def new_run_id(now: datetime | None = None) -> str:
+def new_run_id() -> str:
     """Return `YYYYMMDD-HHMMSS-xxxx` (UTC, four random hex digits)."""
-    moment = now or datetime.now(timezone.utc)
-    return f"{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    return f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def count_comparisons(arms: tuple[ArmRecord, ...], cells: int) -> int:
@@ -160,9 +159,13 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         """Open an existing run folder; raises RunFolderError if it is not one."""
         if not (path / "run.json").is_file():
+            why = "it is a file" if path.exists() else "there is no such folder"
+            if path.is_dir():
+                what = irregular(path / "run.json")
+                why = f"its run.json is no file: {what}" if what else "it has no run.json"
             raise RunFolderError(
                 f"{path} is not a run folder",
-                details=_why_none(path),
+                details=why,
                 hint="name the folder that `envcompare run` printed, such as results/<run id>",
             )
         return cls(path)
@@ -316,8 +319,7 @@ class RunFolder:
 
     def read_proof(self) -> Proof | None:
         """Read what was proven of a cause; None if nothing was tried. Raises as `read_run`."""
-        is_there = (self.path / PROOF).is_file()
-        return self.read_json(PROOF, Proof) if is_there else None
+        return self.read_json(PROOF, Proof) if (self.path / PROOF).is_file() else None
 
     def read_fingerprints(self) -> tuple[FingerprintRecord, ...]:
         """Read the first fingerprint of each arm in each cell, sorted by path."""
@@ -510,10 +512,3 @@ def _refuse_irregular(path: Path) -> None:
             details=what,
             hint="restore the file from a copy",
         )
-
-
-def _why_none(path: Path) -> str:
-    if path.is_dir():
-        what = irregular(path / "run.json")
-        return f"its run.json is no file: {what}" if what else "it has no run.json"
-    return "it is a file" if path.exists() else "there is no such folder"
