@@ -26,9 +26,6 @@ from envcompare.transport import Transport, run
 
 PATIENCE_S = 60.0
 _RUN = "ENVCOMPARE_RUN"
-_ENVIRONMENT = "ENVCOMPARE_ENVIRONMENT"
-_ARM = "ENVCOMPARE_ARM"
-_WORKER = "ENVCOMPARE_WORKER"
 SWEEP_S = 60.0
 READS_ALL = "DAC_OVERRIDE"
 """The capability that root inside keeps: it can read all mounted files of any owner."""
@@ -341,20 +338,16 @@ def run_wrapped(
     try:
         result = run(transport, wrapped, timeout_s=timeout_s)
     except BaseException as error:
-        _end_after(error, end)
+        try:
+            end()
+        except EnvcompareError as left:
+            if isinstance(error, CommandTimeoutError | OutputLimitError):
+                details = f"{error.brief}; {left.details}"
+                raise StillRunningError(left.brief, details=details, hint=left.hint) from error
+            vars(error).setdefault("__notes__", []).append(left.brief)  # add_note of Python 3.11
         raise
     end()
     return result
-
-
-def _end_after(error: BaseException, end: Callable[[], object]) -> None:
-    try:
-        end()
-    except EnvcompareError as left:
-        if isinstance(error, CommandTimeoutError | OutputLimitError):
-            details = f"{error.brief}; {left.details}"
-            raise StillRunningError(left.brief, details=details, hint=left.hint) from error
-        vars(error).setdefault("__notes__", []).append(left.brief)  # add_note, from Python 3.11 on
 
 
 def ask(
@@ -380,9 +373,9 @@ def marks(environment: str, isolation: Isolation) -> tuple[tuple[str, str], ...]
     """Return the variables that every command of a run has in its environment."""
     return (
         (_RUN, isolation.run_id),
-        (_ARM, isolation.arm),
-        (_ENVIRONMENT, environment),
-        (_WORKER, isolation.worker),
+        ("ENVCOMPARE_ARM", isolation.arm),
+        ("ENVCOMPARE_ENVIRONMENT", environment),
+        ("ENVCOMPARE_WORKER", isolation.worker),
     )
 
 

@@ -102,7 +102,6 @@ _SYMPTOMS = (
 
 
 _CGROUP, _SECCOMP, _OVERLAY = "cgroup", "seccomp", "overlay"
-_UPPER_LAYER = Placing(folder="/var/tmp/envcompare-data")  # noqa: S108 — inside
 Layers = tuple[tuple[str, str], ...]
 """Layers around the namespaces from the lowest on: name, and the file or folder it needs."""
 
@@ -248,9 +247,7 @@ class Bubblewrap:
 
     def check(self, transport: Transport) -> Check:
         """Check whether this user can start a program in namespaces."""
-        hint = "start any program by hand there with bwrap, and see where it waits"
-        probe = Command(argv=("sh", "-c", _PROBE, "sh", *_START))
-        result = ask(transport, probe, what="bwrap", hint=hint)
+        result = _probe(transport, _PROBE, *_START)
         if isinstance(result, Check):
             return result
         if result.exit_code == 127:
@@ -259,7 +256,7 @@ class Bubblewrap:
         if match is None:
             return unusable(
                 f"cannot read the version of bubblewrap; it printed: {spoken(result.stdout)}",
-                "bwrap --version there should print a version and nothing else",
+                "bwrap --version there should print only a version",
             )
         return judge_start(result.stderr, match[1], begun=_STARTED, complaint=_complaint)
 
@@ -299,8 +296,11 @@ def _start(
 
     With an overlay, the image's files are the root and writes go to a tmpfs.
     """
-    inside = variables_inside(name, command, isolation)
-    variables = (PATH, ("USER", "envcompare"), *inside, *_search(inside, isolation.gpu))
+    variables = (PATH, ("USER", "envcompare"), *variables_inside(name, command, isolation))
+    if isolation.gpu.libraries:  # the driver's come first
+        others = dict(variables).get("LD_LIBRARY_PATH", "")
+        folders = ":".join(filter(None, (_LIBRARIES, others)))
+        variables = (*variables, ("LD_LIBRARY_PATH", folders))
     argv = (
         *_START,
         *options,
@@ -369,14 +369,6 @@ def _require_closed(transport: Transport, folder: str) -> None:
         )
 
 
-def _search(variables: tuple[tuple[str, str], ...], reached: Gpu) -> tuple[tuple[str, str], ...]:
-    """Return the loader's path with the driver's libraries first."""
-    if not reached.libraries:
-        return ()
-    others = dict(variables).get("LD_LIBRARY_PATH", "")
-    return (("LD_LIBRARY_PATH", ":".join(filter(None, (_LIBRARIES, others)))),)
-
-
 def _gpu_options(reached: Gpu) -> tuple[str, ...]:
     if reached.way == "none":
         return ()
@@ -412,8 +404,10 @@ class LayeredBubblewrap:
     def traits(self) -> Traits:
         """Return the traits of `bubblewrap`, on another rung."""
         plain = _BUBBLEWRAP.traits
-        overlay: dict[Place, Placing] = {"overlay": _UPPER_LAYER} if self.layer == _OVERLAY else {}
-        return replace(plain, aliases=(), rung=self.rung, places={**plain.places, **overlay})
+        places: dict[Place, Placing] = {**plain.places}
+        if self.layer == _OVERLAY:
+            places["overlay"] = Placing(folder="/var/tmp/envcompare-data")  # noqa: S108 — inside
+        return replace(plain, aliases=(), rung=self.rung, places=places)
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:
         """Return the `bwrap` of `bubblewrap` with the layers around it."""
@@ -542,14 +536,14 @@ def _check_overlay(transport: Transport, below: Check) -> Check:
         )
     return unusable(
         f"bwrap could not mount an overlay: {last_line(result.stderr)}",
-        "an overlay without privileges needs Linux 5.11 or later, and a bwrap that is not setuid",
+        "it needs Linux 5.11 or later, and a bwrap that is not setuid",
     )
 
 
 def _probe(transport: Transport, script: str, *words: str) -> CommandResult | Check:
     hint = "start any program by hand there with bwrap, and see where it waits"
     command = Command(argv=("sh", "-c", script, "sh", *words))
-    return ask(transport, command, what=_START[0], hint=hint)
+    return ask(transport, command, what="bwrap", hint=hint)
 
 
 def _keep_filter(transport: Transport) -> tuple[str, tuple[tuple[str, str], ...]]:

@@ -36,7 +36,6 @@ from envcompare.stack.venv import make_root
 from envcompare.text import Command, spoken
 from envcompare.transport import Transport
 
-_OLDEST = (0, 33)  # the first version with `--write-fake`
 # Only a start with namespaces and the overlay gets as far as missing the program.
 _PROBE = r"""
 command -v ch-run >/dev/null || exit 127
@@ -159,11 +158,12 @@ class Charliecloud:
         if match is None:
             return unusable(
                 f"cannot read Charliecloud's version; it printed: {spoken(output)}",
-                "ch-run --version there should print a version and nothing else",
+                "ch-run --version there should print only a version",
             )
-        brief = f"Charliecloud {match[0]} is too old"
-        is_old = (int(match[1]), int(match[2])) < _OLDEST
-        old = Problem(brief=brief, hint="install 0.33 or later") if is_old else None
+        old = None
+        if (int(match[1]), int(match[2])) < (0, 33):  # the first version with `--write-fake`
+            brief = f"Charliecloud {match[0]} is too old"
+            old = Problem(brief=brief, hint="install 0.33 or later")
         return judge_start(
             result.stderr, match[0], begun=_STARTED, complaint=_complaint, refused=old
         )
@@ -173,8 +173,7 @@ class Charliecloud:
         if driver.gpu.way == "none":
             return driver
         return unusable(
-            "charliecloud gets the driver's files by ch-fromhost, which changes the image: "
-            "envcompare does not do that",
+            "charliecloud needs ch-fromhost for GPUs, which changes the image",
             "give --device cpu, or leave charliecloud out",
         )
 

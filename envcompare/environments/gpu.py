@@ -192,13 +192,13 @@ def check_setup(gpus: HostGpus) -> Check:
     only = f" -i {state.index}" if len(gpus.states) > 1 else ""
     if state.compute_mode in _ONE_PROCESS:
         return unusable(
-            f"the compute mode of {state.name} is {state.compute_mode}: it takes one process at a "
-            "time at most, and every arm has one",
+            f"the compute mode of {state.name} is {state.compute_mode}, and every arm needs a "
+            "process",
             f"sudo nvidia-smi{only} -c DEFAULT",
         )
     if state.has_mig and not state.instances:
         return unusable(
-            f"MIG is on and {state.name} is not divided, so that CUDA has no device",
+            f"MIG is on and {state.name} has no instance",
             f"make an instance (sudo nvidia-smi mig{only} -cgi 0 -C), or switch MIG off: "
             f"sudo nvidia-smi{only} -mig 0",
         )
@@ -235,7 +235,7 @@ def check_clocks(gpus: HostGpus) -> Check | None:
         return Check(version="nothing holds them down")
     return unusable(
         f"the clocks of {state.name} are held down: {', '.join(state.throttling)}",
-        "see nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE: times are those of slower clocks",
+        "see nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE",
     )
 
 

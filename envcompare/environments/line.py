@@ -26,7 +26,7 @@ from envcompare.stack.venv import find_python
 from envcompare.text import Command, spoken
 from envcompare.transport import Transport, run
 
-ENGINES = ("docker", "podman")
+_ENGINES = ("docker", "podman")
 # also read by the harness
 _LINE, _CONTAINER = "ENVCOMPARE_LINE", "ENVCOMPARE_CONTAINER"
 _CAPTURED = "ENVCOMPARE_CAPTURED"
@@ -46,6 +46,7 @@ _SUDO = ("sudo", "-n")  # a measured line has no terminal for a password
 _HIDDEN = frozenset({"--net", "--net-alias", "--dns-opt"})  # that no manual of Docker lists
 IMAGE_NAME = re.compile(r"[\w./:@-]+")  # without a variable of the shell
 _OPTION = re.compile(r"^\s+(?:-(\w), )?--([\w-]+)(?: (\S+))?(?:\s{2}|$)", re.MULTILINE)
+# Options that no two containers can have at once.
 _ALONE = frozenset({"--name", "-p", "--publish", "--ip", "--ip6", "--mac-address"})
 _ANSWER_S = 60.0
 _PULL_S = 3600.0
@@ -94,7 +95,8 @@ def engine_call(line: str) -> EngineCall | None:
         return None
     place = _client_at(words)
     program = PurePosixPath(words[place]).name
-    is_root = any(PurePosixPath(word).name == _SUDO[0] for word in _unset(words[:first]))
+    starters = (word for word in words[:first] if not VARIABLE_SETTING.fullmatch(word))
+    is_root = any(PurePosixPath(word).name == _SUDO[0] for word in starters)
     client = (*_SUDO * is_root, program)
     return EngineCall(client, spans[place][0], at, tuple(words[first:]), tuple(spans[first:]))
 
@@ -113,16 +115,11 @@ def _client_at(words: list[str]) -> int:
         if VARIABLE_SETTING.fullmatch(word):
             continue
         name = PurePosixPath(word).name
-        if name in ENGINES:
+        if name in _ENGINES:
             return place
         if name not in _STARTERS and not _OF_STARTER.fullmatch(word):
             break
     return -1
-
-
-def _unset(words: list[str]) -> list[str]:
-    """Return the words that set no variable."""
-    return [word for word in words if not VARIABLE_SETTING.fullmatch(word)]
 
 
 def given_options(words: tuple[str, ...], manual: str) -> tuple[tuple[str, ...], int]:
@@ -392,7 +389,7 @@ def before_path(line: str, folders: str) -> str:
 # Options of `cp` and `commit` that keep what an image has (podman-cp(1), podman-commit(1)).
 KEEP_OWNERS = {"podman": ("--archive=false",)}
 KEEP_SETTINGS = {"podman": ("--format", "docker")}
-CLIENTS = (*((one,) for one in ENGINES), *((*_SUDO, one) for one in ENGINES))
+CLIENTS = (*((one,) for one in _ENGINES), *((*_SUDO, one) for one in _ENGINES))
 """How the engines of lines are called."""
 
 
@@ -402,9 +399,7 @@ def container_file(isolation: Isolation) -> str:
 
 
 def _require_together(names: tuple[str, ...]) -> None:
-    """Raise UnusableError for options that no two containers can have at once."""
-    taken = next((one for one in names if one in _ALONE), "")
-    if taken:
+    if taken := next((name for name in names if name in _ALONE), ""):
         raise UnusableError(
             f"--lockstep runs each line several times at once, which {taken} does not allow",
             hint=f"leave {taken} out",
@@ -417,7 +412,6 @@ def _require_path(names: tuple[str, ...], words: tuple[str, ...], *, is_known: b
     if is_inherited or "--env-file" in names or "--pull" in names or not is_known:
         raise UnusableError(
             f"with --lockstep, {PATH} of the container must be known before it starts",
-            details="its image, an option or a file of variables may set it",
             hint=f"name the image, write -e {PATH}=VALUE, and leave --env-file and --pull out",
         )
 
@@ -428,7 +422,6 @@ def _require_timed(program: str, names: tuple[str, ...]) -> None:
     if given & {"-d", "--detach"}:
         raise UnusableError(
             f"`{program} run --detach` returns before its container ends",
-            details="its time would be the time to start a container",
             hint="leave -d out",
         )
     if given & {"-t", "--tty"} and given & {"-i", "--interactive"}:

@@ -16,7 +16,6 @@ from envcompare.environments import (
     HELD,
     READS_ALL,
     Check,
-    Environment,
     Gpu,
     Isolation,
     ask,
@@ -37,7 +36,6 @@ from envcompare.gpu import MAKE_CDI
 from envcompare.stack import DISK_FULL, Engine, Prepared, Request, Symptom, last_line, recognise
 from envcompare.stack import image as images
 from envcompare.stack.building import build
-from envcompare.stack.image import deliver
 from envcompare.stack.storage import ImageStore, bind, mount_options, retry_while_restarting
 from envcompare.stack.venv import make_image
 from envcompare.text import Command, CommandResult, spoken
@@ -45,7 +43,6 @@ from envcompare.transport import FOLDER_S, LOCAL, Transport
 
 # A container outlives its client, and an image has no process: labels find both.
 RUN_LABEL = "envcompare.run"
-ARM_LABEL = "envcompare.arm"
 WORKER_LABEL = "envcompare.worker"
 # A container that removes itself is still listed for a moment. A restarting daemon does not answer
 # for some seconds, and is asked once a second.
@@ -266,14 +263,22 @@ class DockerEngine:
         result = _ask(transport, "version", "--format", _FORMAT)
         if isinstance(result, Check):
             return result
+        if result.exit_code == 127:
+            return unusable(
+                "docker is not installed",
+                "install Docker Engine (Debian, Ubuntu: sudo apt-get install docker.io)",
+            )
         if not result.succeeded:
-            return _unusable(result)
+            unknown = Problem(
+                brief=last_line(result.stderr),
+                hint="run docker version on the host and fix what it reports",
+            )
+            return Check(problem=recognise(SYMPTOMS, result.stderr) or unknown)
         match = _VERSIONS.match(result.stdout)
         if match is None:
             return unusable(
                 f"cannot read Docker's versions; it printed: {spoken(result.stdout)}",
-                f"docker version --format '{_FORMAT}' there should print two versions and "
-                "nothing else",
+                f"docker version --format '{_FORMAT}' there should print only two versions",
             )
         client, server = match.groups()
         if min(_numbers(client), _numbers(server)) < _OLDEST:
@@ -297,7 +302,19 @@ class DockerEngine:
 
     def prepare(self, request: Request) -> Prepared:
         """Return an image of the host's engine: the workload image, the user's, or a skeleton."""
-        return prepared_image(self, request)
+        store = image_store(request.transport)
+        if request.is_host_stack:
+            return show_host(request, lambda layout: make_image(store, layout))
+        local, progress = image_store(request.local), request.progress
+        if request.reference:
+            image = _users_image(request, store, local)
+            there = images.deliver(store, image, local=local, progress=progress)
+            given = replace(there, digest=image.digest)  # of the name that was given
+            return user_software(self, request, given)
+        recipe = images.recipe(wheelhouse(request), base=request.options.base, local=local)
+        built = images.find_built(store, recipe) or build(recipe, local=local, progress=progress)
+        there = images.deliver(store, built, local=local, progress=progress)
+        return with_proof(self, request, workload_software(there, name=built.name))
 
     def hold(
         self,
@@ -328,24 +345,6 @@ class DockerEngine:
         return remove_labelled(transport, (ENGINE.program,), run_id=run_id, worker=worker)
 
 
-def prepared_image(where: Environment, request: Request) -> Prepared:
-    """Return an image of the host's engine, proven through `where`; raises as `prepare`."""
-    store = image_store(request.transport)
-    if request.is_host_stack:
-        return show_host(request, lambda layout: make_image(store, layout))
-    local, progress = image_store(request.local), request.progress
-    if request.reference:
-        image = _users_image(request, store, local)
-        there = deliver(store, image, local=local, progress=progress)
-        given = replace(there, digest=image.digest)  # of the name that was given
-        return user_software(where, request, given)
-    recipe = images.recipe(wheelhouse(request), base=request.options.base, local=local)
-    built = images.find_built(store, recipe)
-    built = built or build(recipe, local=local, progress=progress)
-    there = deliver(store, built, local=local, progress=progress)
-    return with_proof(where, request, workload_software(there, name=built.name))
-
-
 def held_in_layer(
     store: ImageStore, isolation: Isolation, data: str, *, options: tuple[str, ...] = ()
 ) -> str:
@@ -374,14 +373,21 @@ def visibility_options(
 
 
 def image_and_command(command: Command, isolation: Isolation) -> tuple[str, ...]:
-    """Return the end of `run`: labels, image, and the started command."""
+    """Return the end of `run`: labels, image, and the started command.
+
+    A command that is root inside has a wrapper, which returns the scratch to the caller.
+    """
+    closing: tuple[str, ...] = ()
+    if isolation.capabilities and isolation.scratch:
+        owner = f"{isolation.uid}:{isolation.gid}"
+        closing = ("sh", "-c", _AS_ROOT, "sh", owner, isolation.scratch)
     return (
         # with repeated labels the engine takes the last; the sweep relies on these
         *("--label", f"{RUN_LABEL}={isolation.run_id}"),
-        *("--label", f"{ARM_LABEL}={isolation.arm}"),
+        *("--label", f"envcompare.arm={isolation.arm}"),
         *("--label", f"{WORKER_LABEL}={isolation.worker}"),
         *("--entrypoint", "", isolation.reference),
-        *_closing(isolation),
+        *closing,
         *command.argv,
     )
 
@@ -448,10 +454,12 @@ def _is_overruled(option: tuple[str, ...], given: tuple[str, ...]) -> bool:
     For most options the engine takes the last one. It refuses two networks, or two mounts at one
     path, and `--privileged` does not undo everything before it.
     """
-    names = {"--network" if word == "--net" else word for word in _names(given)}
+    options = (word.partition("=") for word in given if word.startswith("-"))
+    # a Boolean that is set to false is not given
+    names = {name for name, _, value in options if value.lower() not in {"false", "0", "f"}}
     match option:
-        case ("--network", _) if "--network" in names:
-            return True
+        case ("--network", _):
+            return bool(names & {"--network", "--net"})
         case ("--cap-drop", _) | ("--security-opt", _) | ("--read-only",):
             return "--privileged" in names
         case ("--tmpfs", value):
@@ -476,20 +484,6 @@ def _mounted(options: tuple[str, ...]) -> set[str]:
             fields = (field.partition("=") for field in value.split(","))
             paths += [to for key, _, to in fields if key in {"dst", "destination", "target"}]
     return {posixpath.normpath(path) for path in paths if path}
-
-
-def _names(options: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of options, without Booleans that are set to false."""
-    given = (word.partition("=") for word in options if word.startswith("-"))
-    return tuple(name for name, _, value in given if value.lower() not in {"false", "0", "f"})
-
-
-def _closing(isolation: Isolation) -> tuple[str, ...]:
-    """Return the wrapper of a command that is root inside; it returns the scratch to the caller."""
-    if not isolation.capabilities or not isolation.scratch:
-        return ()
-    owner = f"{isolation.uid}:{isolation.gid}"
-    return ("sh", "-c", _AS_ROOT, "sh", owner, isolation.scratch)
 
 
 def _gpu_options(reached: Gpu) -> tuple[str, ...]:
@@ -527,23 +521,9 @@ def _users_image(request: Request, store: ImageStore, local: ImageStore) -> imag
     if image is None:
         raise StackError(
             f"the image {reference} is not on {host}",
-            details="it is not in the engine there, nor in the one here",
             hint=f"run docker pull {reference} on {host}, or build it here",
         )
     return image
-
-
-def _unusable(result: CommandResult) -> Check:
-    if result.exit_code == 127:
-        return unusable(
-            "docker is not installed",
-            "install Docker Engine (Debian, Ubuntu: sudo apt-get install docker.io)",
-        )
-    unknown = Problem(
-        brief=last_line(result.stderr),
-        hint="run docker version on the host and fix what it reports",
-    )
-    return Check(problem=recognise(SYMPTOMS, result.stderr) or unknown)
 
 
 def _check_security(transport: Transport, version: str) -> Check:

@@ -44,7 +44,6 @@ from envcompare.stack.venv import make_image
 from envcompare.text import Command, spoken
 from envcompare.transport import Transport
 
-_OLDEST = (3, 4)  # the first version with `--pull never`
 _FORMAT = (
     "{{.Version.Version}} {{.Host.OCIRuntime.Name}} {{.Store.GraphDriverName}} "
     "{{.Host.Security.Rootless}}"
@@ -174,7 +173,17 @@ class Podman:
         match = _INFO.match(result.stdout)
         if match is None:
             return Check(problem=_complaint(result.stderr or result.stdout))
-        return _check_start(match, result.stderr)
+        version = f"{match[1]}.{match[2]}{match[3]} ({match[4]}, {match[5]})"
+        problem = None
+        if (int(match[1]), int(match[2])) < (3, 4):  # the first version with `--pull never`
+            brief = f"Podman {match[1]}.{match[2]} is too old"
+            problem = Problem(brief=brief, hint="install Podman 3.4 or later")
+        elif match[6] != "true":
+            brief = "this user is root, and the environment podman is Podman without root"
+            problem = Problem(brief=brief, hint="log in as an ordinary user")
+        return judge_start(
+            result.stderr, version, begun=_STARTED, complaint=_complaint, refused=problem
+        )
 
     def check_gpu(self, transport: Transport, driver: Check) -> Check:
         """Check the driver, and how a container gets the GPUs."""
@@ -231,19 +240,6 @@ class Podman:
         return remove_labelled(transport, (ENGINE.program,), run_id=run_id, worker=worker)
 
 
-def _check_start(match: re.Match[str], stderr: str) -> Check:
-    """Check that Podman is recent enough, runs without root, and could start a container."""
-    version = f"{match[1]}.{match[2]}{match[3]} ({match[4]}, {match[5]})"
-    problem = None
-    if (int(match[1]), int(match[2])) < _OLDEST:
-        brief = f"Podman {match[1]}.{match[2]} is too old"
-        problem = Problem(brief=brief, hint="install Podman 3.4 or later")
-    elif match[6] != "true":
-        brief = "this user is root, and the environment podman is Podman without root"
-        problem = Problem(brief=brief, hint="log in as an ordinary user")
-    return judge_start(stderr, version, begun=_STARTED, complaint=_complaint, refused=problem)
-
-
 def _complaint(stderr: str) -> Problem:
     unknown = Problem(
         brief=f"podman could not start the container: {last_line(stderr)}",
@@ -267,6 +263,5 @@ def _users_image(request: Request, store: ImageStore) -> images.Image:
     where = request.transport.name
     raise StackError(
         f"the image {reference} is not on {where}",
-        details=f"it is not in Podman's store of {spoken(where)}, nor in the engine here",
         hint=f"run podman pull {reference} on {where}, or build it here",
     )

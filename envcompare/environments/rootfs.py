@@ -89,7 +89,6 @@ def of_given_files(where: Environment, request: Request) -> Prepared:
     if not shell(request.transport, '[ -e "$1" ]', path).succeeded:
         raise StackError(
             f"{path} is not on {host}",
-            details="there is no such file or folder",
             hint="unpack the image there, for example: docker export CONTAINER | tar -x -C FOLDER",
         )
     prepared = Prepared(interpreter=PYTHON, reference=path)

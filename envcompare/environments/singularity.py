@@ -143,7 +143,7 @@ def find_engine(transport: Transport) -> str:
         )
     engine = result.stdout.partition("\n")[0]
     if engine not in _ENGINES:
-        hint = "command -v apptainer there should print a path and nothing else"
+        hint = "command -v apptainer there should print only a path"
         raise not_understood(transport, "the container engine", result.stdout, hint=hint)
     return engine
 
@@ -220,12 +220,13 @@ class Singularity:
             output = spoken(result.stdout + result.stderr)
             return unusable(
                 f"cannot tell which engine is installed; the host printed: {output}",
-                "command -v apptainer there should print a path and nothing else",
+                "command -v apptainer there should print only a path",
             )
         match = _VERSION.search(result.stdout)
-        is_old = match and match[1] != "apptainer" and _numbers(match) < _OLDEST
-        hint = "install Apptainer, or SingularityCE 3.9 or later"
-        old = Problem(brief=f"{match[0]} is too old", hint=hint) if match and is_old else None
+        old = None
+        if match and match[1] != "apptainer" and (int(match[2]), int(match[3])) < _OLDEST:
+            hint = "install Apptainer, or SingularityCE 3.9 or later"
+            old = Problem(brief=f"{match[0]} is too old", hint=hint)
         version = match[0] if match else None
         check = judge_start(
             result.stderr, version, begun=_STARTED, complaint=_complaint, refused=old
@@ -269,7 +270,6 @@ class Singularity:
         if "://" in reference:
             raise StackError(
                 f"{reference} is not a file",
-                details="nothing is pulled while measuring",
                 hint=f"run on {transport.name}: {program} pull image.sif {reference}",
             )
         given = sif.given(transport, reference, local=request.local, progress=request.progress)
@@ -290,8 +290,7 @@ class Singularity:
         """Return the path of a SIF with the software and the data, compressed in the same way."""
         if compression == "sandbox":
             raise StackError(
-                "a sandbox holds no data of a run",
-                details="it is a folder of the host, which later runs use",
+                "a sandbox holds no data of a run, since later runs use it",
                 hint="use --place data=bind, or another --sif-compression",
             )
         target = f"{isolation.scratch}/{UPPER}/held-{isolation.worker}.sif"
@@ -363,20 +362,17 @@ def _reader_version() -> str | None:
     return str(get_singularity_version()).strip() or None
 
 
-def _labels(sif: Path) -> dict[str, str]:
+def origin(sif: Path) -> str | None:
+    """Return the image a SIF was made from, as its builder recorded it."""
     if not _has_reader():
-        return {}
+        return None
     from spython.main import Client  # noqa: PLC0415, TID251 - loaded on demand
 
     # A failed call returns a dict with `message` and `return_code` instead of the SIF's facts.
     facts: Any = Client.inspect(str(sif))
-    given = facts.get("attributes", {}).get("labels") if isinstance(facts, dict) else None
-    return {str(name): str(value) for name, value in (given or {}).items()}
-
-
-def origin(sif: Path) -> str | None:
-    """Return the image a SIF was made from, as its builder recorded it."""
-    return _labels(sif).get("org.label-schema.usage.singularity.deffile.from")
+    labels = facts.get("attributes", {}).get("labels") if isinstance(facts, dict) else None
+    name = (labels or {}).get("org.label-schema.usage.singularity.deffile.from")
+    return None if name is None else str(name)
 
 
 def _has_reader() -> bool:
@@ -389,10 +385,6 @@ def _gpu_options(reached: Gpu) -> tuple[str, ...]:
         return () if reached.way == "none" else ("--nv",)
     binds = (bind(path, is_read_only=False) for path in reached.devices)
     return tuple(word for value in binds for word in ("--mount", value))
-
-
-def _numbers(version: re.Match[str]) -> tuple[int, int]:
-    return int(version[2]), int(version[3])
 
 
 def _complaint(stderr: str) -> Problem:

@@ -9,7 +9,7 @@ from envcompare.config import Placing, Rung, Traits
 from envcompare.environments import Check, Isolation, ask, kill_marked, marks, swept, unusable
 from envcompare.environments.software import host_python, wheelhouse, with_proof, without_leading
 from envcompare.errors import Problem
-from envcompare.stack import Prepared, Request, venv
+from envcompare.stack import Prepared, Request, last_line, venv
 from envcompare.stack.storage import OPEN_FOLDERS, host_temporary
 from envcompare.stack.venv import LOADING
 from envcompare.text import Command, spoken
@@ -118,8 +118,7 @@ class Vm:
         """Return that the program is missing or cannot be run."""
         if exit_code not in {126, 127}:
             return None
-        line = (stderr.strip().splitlines() or ["no message"])[-1]
-        return Problem(brief=f"the program cannot be started on the host: {line}")
+        return Problem(brief=f"the program cannot be started on the host: {last_line(stderr)}")
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
         """Kill this user's processes that a run or a worker left, and remove a run's folders."""
