@@ -188,11 +188,8 @@ def phase_of(error: Exception, usual: Phase) -> Phase:
 
 def as_known(error: Exception) -> EnvcompareError:
     """Return an EnvcompareError unchanged, and any other error as a bug in envcompare."""
-    return error if isinstance(error, EnvcompareError) else unexpected(error)
-
-
-def unexpected(error: Exception) -> EnvcompareError:
-    """Return the error that reports a bug in envcompare."""
+    if isinstance(error, EnvcompareError):
+        return error
     return EnvcompareError(
         f"unexpected {type(error).__name__}: {error}",
         details="this is a fault of envcompare",
@@ -237,7 +234,7 @@ class Interruption:
         """Request a stop; a second request kills all processes and returns True."""
         if self._asked.is_set():
             self._killed.set()
-            self.kill_all()
+            self._kill_each(self._running)
         else:
             self._asked.set()
             self._kill_each(self._questions)
@@ -255,11 +252,8 @@ class Interruption:
         if (self._asked if at_once else self._killed).is_set():
             process.kill()
 
-    def kill_all(self) -> None:
-        """Kill all registered processes, each in its own thread."""
-        self._kill_each(self._running)
-
     def _kill_each(self, processes: weakref.WeakSet[_Killable]) -> None:
+        """Kill processes, each in its own thread."""
         with self._lock:
             running = tuple(processes)
         for process in running:

@@ -33,7 +33,6 @@ from envcompare.errors import (
     InterruptedRunError,
     RunFolderError,
     as_known,
-    unexpected,
 )
 from envcompare.text import age_text, counted, escaped_json, masked, visible
 
@@ -147,7 +146,7 @@ def _error_to_show(error: Exception) -> EnvcompareError:
             hint="install envcompare-bench again",
         )
     if not (isinstance(error, OSError) and error.filename):
-        return unexpected(error)
+        return as_known(error)
     return RunFolderError(
         f"{os.fsdecode(error.filename)} cannot be used",
         details=str(error.strerror),

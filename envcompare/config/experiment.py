@@ -268,7 +268,7 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     usual = msgspec.structs.replace(
         DEFAULTS,
         seed=secrets.randbelow(2**31),
-        envs=known.default_environments,
+        envs=tuple(name for name, traits in known.environments.items() if traits.is_default),
         workloads=() if given.workload else DEFAULTS.workloads,
     )
     settings = merge(given, usual)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
@@ -53,9 +53,6 @@ class Cell:
             within=self.within,
             hosts=self.hosts,
         )
-
-
-_MINUTE_S: Final = 90.0  # shorter times are given in seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +104,7 @@ class Plan:
     def duration(self, cells: int) -> str:
         """Return how long so many cells take, one after the other, without profiles and waiting."""
         whole_s = cells * self.design.budget_s
-        return f"about {whole_s / 60:.0f} min" if whole_s >= _MINUTE_S else f"about {whole_s:.0f} s"
+        return f"about {whole_s / 60:.0f} min" if whole_s >= 90 else f"about {whole_s:.0f} s"
 
     @property
     def control(self) -> str:

@@ -16,7 +16,6 @@ from envcompare.errors import ConfigError
 from envcompare.text import closest, counted
 
 SLURM = "slurm"
-_INSIDE = "inside"
 _RUN = "{run}"  # in the folder of a place on the host, not inside the environment
 _MOST = 10_000  # nodes, CPUs or GB
 _TIME = re.compile(r"(?:([0-9]{1,3})-)?([0-9]{1,4}):([0-5][0-9]):([0-5][0-9])")
@@ -89,7 +88,7 @@ def parse_allocation(
     """
     if value is None:
         return None
-    if value == _INSIDE:
+    if value == "inside":
         return _of_job(environ, now_s)
     request = _parsed(value) if isinstance(value, str) else value
     _check_values(request)

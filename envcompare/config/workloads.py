@@ -277,11 +277,6 @@ class Known:
     environments: Mapping[str, Traits]
     workloads: dict[str, WorkloadInfo]
 
-    @property
-    def default_environments(self) -> tuple[str, ...]:
-        """Return the environments that are compared by default."""
-        return tuple(name for name, traits in self.environments.items() if traits.is_default)
-
 
 def catalogue() -> dict[str, WorkloadInfo]:
     """Return the bundled workloads by name: each file with a class that has a method `step`."""
