@@ -157,7 +157,7 @@ def _error_to_show(error: Exception) -> EnvcompareError:
 @click.command()
 @taking(EXPERIMENT)
 @click.option("--yes", is_flag=True, help="Accept more than 200 cells.")
-def plan(*, yes: bool, **values: Any) -> None:  # noqa: ANN401
+def plan(*, yes: bool, **values: Any) -> None:
     """Print the resolved experiment with its cells, arms and first orders; run nothing."""
     from envcompare.cli.planning import plan_lines, planned, usable_defaults
 
@@ -179,7 +179,7 @@ def plan(*, yes: bool, **values: Any) -> None:  # noqa: ANN401
     show_default=True,
     help="json lists every differing fact, with its class and both values.",
 )
-def doctor(*, form: str, **values: Any) -> None:  # noqa: ANN401
+def doctor(*, form: str, **values: Any) -> None:
     """Check whether each host and environment is usable, and show how to fix what is not.
 
     If the stacks of a host are already built, run a step in each arm and show how they differ.
@@ -224,7 +224,7 @@ def doctor(*, form: str, **values: Any) -> None:  # noqa: ANN401
     help="Write a bill of materials of the wheels (CycloneDX JSON).",
 )
 @click.pass_obj
-def build(display: Display, /, *, sbom: Path | None, **values: Any) -> None:  # noqa: ANN401
+def build(display: Display, /, *, sbom: Path | None, **values: Any) -> None:
     """Build image, SIF and venv from one set of locked wheels on every host that needs them."""
     from envcompare.cli.planning import resolved
     from envcompare.hosts.opening import require_base
@@ -258,7 +258,7 @@ def clean(
     *,
     run_folder: Path | None,
     break_lock: bool,
-    **values: Any,  # noqa: ANN401
+    **values: Any,
 ) -> None:
     """Remove what envcompare keeps on every host: venvs, wheels, SIFs, data and images.
 
@@ -305,7 +305,7 @@ def clean(
 )
 @taking(PLACES)
 @click.pass_obj
-def status(display: Display, /, *, run_folder: Path | None, form: str, **values: Any) -> None:  # noqa: ANN401
+def status(display: Display, /, *, run_folder: Path | None, form: str, **values: Any) -> None:
     """Show how far a run is, or without RUN which run holds each host; change nothing.
 
     The exit code is 0 whatever the state of the run or host.

@@ -31,10 +31,8 @@ def list_runs(parent: Path) -> None:
     from envcompare.run_folder.results import RunFolder
 
     if not parent.is_dir():
-        raise RunFolderError(
-            f"there is no folder {parent}",
-            hint="name the folder that holds the runs: envcompare ls DIR",
-        )
+        hint = "name the folder that holds the runs: envcompare ls DIR"
+        raise RunFolderError(f"there is no folder {parent}", hint=hint)
     paths = sorted((path.parent for path in parent.glob("*/run.json")), reverse=True)
     if not paths:
         print_lines([f"no runs in {visible(str(parent))}"])

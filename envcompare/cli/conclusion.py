@@ -32,7 +32,6 @@ _STYLES = {
     "failed": "bold red",
 }
 _GLUE = "\ue000"  # in no visible text; Rich breaks lines at every kind of space
-_NARROW = 100  # columns if no terminal reports its width
 
 
 def conclude(folder: RunFolder) -> tuple[RunComparison, Path]:
@@ -62,12 +61,13 @@ def show_summary(comparison: RunComparison, path: Path, display: Display | None 
     """
     why_none = left_out_charts()
     lacking = [f"charts are left out: {why_none}"] * bool(why_none)
+    lines = ["", *lacking, f"report: {path}"]
     if display is None:
         show(summary(comparison))
-        print_lines(["", *lacking, f"report: {path}"])
+        print_lines(lines)
     elif not display.is_quiet:
         show(summary(comparison), display.console)
-        for line in ("", *lacking, f"report: {path}"):
+        for line in lines:
             display.say(line)
 
 
@@ -84,7 +84,8 @@ def show(blocks: Iterable[PlainBlock], console: Console | None = None) -> None:
     stream = result_stream()
     out = console or Console(file=stream, highlight=False, emoji=False)
     if not out.is_terminal and console is None:
-        out = Console(file=stream, highlight=False, emoji=False, width=max(out.width, _NARROW))
+        # nothing reports a width, and Rich takes 80 columns
+        out = Console(file=stream, highlight=False, emoji=False, width=max(out.width, 100))
     with out.capture() as printed:
         for block in blocks:
             _print(out, block)

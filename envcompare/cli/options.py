@@ -121,7 +121,7 @@ class _NumberOrWord(click.ParamType[int | str]):
 
     def convert(
         self,
-        value: Any,  # noqa: ANN401 — as click has it
+        value: Any,
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> int | str:
@@ -224,7 +224,7 @@ def command_line() -> tuple[str, ...]:
 def taking(flags: tuple[_Decorator[Any], ...]) -> _Decorator[Any]:
     """Give a command all of these options, in this order."""
 
-    def decorate(command: Any) -> Any:  # noqa: ANN401 — click's decorators are untyped
+    def decorate(command: Any) -> Any:
         for flag in reversed(flags):
             command = flag(command)
         return command

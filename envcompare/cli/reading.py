@@ -61,7 +61,7 @@ _OWN = ("run.json", "samples.jsonl", "events.jsonl", "fingerprints", "logs", "pr
     help="Width of the figures in millimetres.",
 )
 @click.pass_obj
-def report(display: Display, /, run_folder: Path, figures: Path | None, **asked: Any) -> None:  # noqa: ANN401
+def report(display: Display, /, run_folder: Path, figures: Path | None, **asked: Any) -> None:
     """Redraw the report of a run folder; needs no torch, no Docker and no SSH.
 
     \b
@@ -229,17 +229,12 @@ def _draw(
 ) -> None:
     """Write the charts; messages go to stderr, since stdout may hold a table."""
     from envcompare.report.charts.rendering import ChartsError
-    from envcompare.report.exports import (
-        captions_of,
-        charts_of,
-        left_out_sentence,
-        write_figures,
-    )
+    from envcompare.report.exports import captions_of, charts_of, left_out_sentence, write_figures
 
     charts = charts_of(comparison)
     try:
-        said = captions_of(comparison, charts)
-        written = write_figures(charts, figures, captions=said, width_mm=width_mm)
+        captions = captions_of(comparison, charts)
+        written = write_figures(charts, figures, captions=captions, width_mm=width_mm)
     except ChartsError as error:
         display.say(f"figures are left out: {error.details}")
         return
@@ -251,7 +246,7 @@ def _draw(
 @click.command(name="import")
 @taking(IMPORT)
 @click.pass_obj
-def import_(display: Display, /, **values: Any) -> None:  # noqa: ANN401
+def import_(display: Display, /, **values: Any) -> None:
     """Import profiler files of any origin into a run folder and compare them; nothing is timed.
 
     \b

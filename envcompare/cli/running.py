@@ -115,7 +115,7 @@ def run(
     resume: Path | None,
     events: str | None,
     retry_failed: bool,
-    **values: Any,  # noqa: ANN401
+    **values: Any,
 ) -> None:
     """Measure the workloads in every arm and write a run folder with its report."""
     from envcompare.cli.planning import file_lines, resumed
@@ -200,28 +200,22 @@ def _tell_sessions(job: Job, planned: int) -> None:
     command, folder = shlex.join(words), Path.cwd()
     in_cron = f"cd {shlex.quote(str(folder))} && {command}".replace("%", r"\%")
     timer = ["systemd-run", "--user", "--on-calendar=daily", f"--working-directory={folder}"]
-    lines = [
-        "",
+    job.display.say("")
+    job.display.say(
         f"session {session} of {planned} measured nothing; repeat the same command"
         if session == job.session
-        else f"next: session {session} of {planned}, with the same command, best on another day",
-    ]
+        else f"next: session {session} of {planned}, with the same command, best on another day"
+    )
     if not is_masked(command):  # it would not run
-        lines += [
-            f"  with cron:    0 3 * * * {in_cron}",
-            f"  with systemd: {shlex.join([*timer, *words])}",
-        ]
-    for line in lines:
-        job.display.say(line)
+        job.display.say(f"  with cron:    0 3 * * * {in_cron}")
+        job.display.say(f"  with systemd: {shlex.join([*timer, *words])}")
 
 
 def _size(planned: Plan) -> str:
-    design = planned.design
-    arms = ", ".join(arm.id for arm in planned.arms)
+    count, design = len(planned.cells), planned.design
     return (
-        f"{counted(len(planned.cells), 'cell')} with {design.budget_s:.0f} s each, "
-        f"{planned.duration(len(planned.cells))}; arms {arms}; "
-        f"margin ±{100 * design.margin:.4g} %"
+        f"{counted(count, 'cell')} with {design.budget_s:.0f} s each, {planned.duration(count)}; "
+        f"arms {', '.join(arm.id for arm in planned.arms)}; margin ±{100 * design.margin:.4g} %"
     )
 
 
@@ -300,7 +294,7 @@ def _measured(job: Job, *, is_shown: bool = True) -> tuple[int, RunComparison]:
 @click.argument("lines", nargs=-1, metavar="'LINE' 'LINE'…")
 @taking(_LINES)
 @click.pass_obj
-def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None:  # noqa: ANN401
+def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None:
     """Compare command lines exactly as you type them; the first is the reference.
 
     \b
@@ -415,7 +409,7 @@ def _proven(
 )
 @taking(_CAPTURED)
 @click.pass_obj
-def capture(display: Display, /, *, line: str, output: Path, **values: Any) -> None:  # noqa: ANN401
+def capture(display: Display, /, *, line: str, output: Path, **values: Any) -> None:
     """Measure one command line here, and keep it in a file to compare with elsewhere.
 
     \b

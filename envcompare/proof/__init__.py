@@ -301,16 +301,12 @@ class Search:
             share = None if len(same) == len(group) else share
             which = f"{', '.join(one.what for one in same)}: " if len(group) > 1 else ""
             failed = f"{which}the line keeps its value"
+        files = (path for one in changed for path in one.edit.files)
         trial = Trial(
             keys=tuple(one.key for one in changed),
             what=masked("; ".join(one.what for one in changed)),
             line=masked(measured.lines.get(name, "")),
-            files=tuple(
-                visible_line(path)
-                for one in changed
-                for path in one.edit.files
-                if path != ENTRYPOINT
-            )[:1000],
+            files=tuple(visible_line(path) for path in files if path != ENTRYPOINT)[:1000],
             share=_kept(share),
             failed=masked(failed),
         )
@@ -329,15 +325,13 @@ class Search:
         return share_closed(measured.units, fast=_FAST, slow=_SLOW, changed=name)
 
 
-def judged(
-    units: Sequence[Unit], *, slow: str = _SLOW, changed: str = _CHANGED, placebo: str = _PLACEBO
-) -> Outcome:
-    """Return whether a change is a cause, in rounds of `fast` and these lines.
+def judged(units: Sequence[Unit], *, changed: str = _CHANGED, placebo: str = _PLACEBO) -> Outcome:
+    """Return whether a change is a cause, in rounds of `fast`, `slow` and these lines.
 
     A cause surely closes more than half of the gap; a part of it, 15 % and more than the placebo.
     Neither is proven if the placebo surely closes more than a tenth, or widens the gap by as much.
     """
-    names = {"fast": _FAST, "slow": slow}
+    names = {"fast": _FAST, "slow": _SLOW}
     whole = gap(units, **names)
     share, nothing = (share_closed(units, **names, changed=one) for one in (changed, placebo))
     excess = excess_of_share(units, **names, changed=changed, placebo=placebo)

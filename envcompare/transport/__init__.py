@@ -290,7 +290,15 @@ def run(
     stderr = Drain(process.stderr, on_limit=process.kill)
     feed = (lambda stream: stream.write(stdin)) if isinstance(stdin, bytes) else stdin
     feeder = _Feeder(process.stdin, feed)
-    exit_code = _await_end(process, stderr, timeout_s)
+    try:
+        exit_code = process.wait(timeout_s)
+    except BaseException as error:
+        process.kill()
+        if isinstance(error, CommandTimeoutError):
+            stderr.settle()
+            error.details = f"the end of its stderr: {stderr.text()[-500:].strip()!r}"
+            error.hint = "run the command by hand to see where it waits"
+        raise
     feeder.check()
     stdout.settle()
     stderr.settle()
@@ -304,19 +312,6 @@ def run(
     return CommandResult(
         command=command, exit_code=exit_code, stdout=stdout.text(), stderr=stderr.text()
     )
-
-
-def _await_end(process: Process, stderr: Drain, timeout_s: float) -> int:
-    """Return the exit code; kill the command on any exception."""
-    try:
-        return process.wait(timeout_s)
-    except BaseException as error:
-        process.kill()
-        if isinstance(error, CommandTimeoutError):
-            stderr.settle()
-            error.details = f"the end of its stderr: {stderr.text()[-500:].strip()!r}"
-            error.hint = "run the command by hand to see where it waits"
-        raise
 
 
 def shell(
@@ -445,19 +440,19 @@ def _source(stream: IO[bytes] | None) -> BinaryIO:
 
 def _sink(stream: IO[bytes] | None) -> BinaryIO:
     descriptor = _duplicate(stream)
-    return writer(partial(_write_all, descriptor), end=partial(os.close, descriptor))
+
+    def send(data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(descriptor, left) :]
+
+    return writer(send, end=partial(os.close, descriptor))
 
 
 def _duplicate(stream: IO[bytes] | None) -> int:
     assert stream is not None
     with stream:
         return os.dup(stream.fileno())
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
 
 
 class LocalProcess:

@@ -235,10 +235,6 @@ class Inventory:
     hosts: Mapping[str, KnownHost] = field(default_factory=dict)
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def address(self, name: str) -> str:
-        """Return a host's address; a name that is not in the inventory is an address itself."""
-        return self.hosts[name].address if name in self.hosts else name
-
     def members(self, item: str, place: str) -> tuple[str, ...] | None:
         """Return the hosts of `@GROUP` or `tag:TAG`; None if the item is a host.
 
@@ -320,7 +316,9 @@ def parse_hosts(values: Sequence[str], inventory: Inventory | None = None) -> tu
     for place, item, group in _items(values):
         members = known.members(item, place)
         for name in (item,) if members is None else members:
-            destination = _parse(known.address(name), place)
+            # a name that is not in the inventory is an address itself
+            address = known.hosts[name].address if name in known.hosts else name
+            destination = _parse(address, place)
             names.setdefault(destination, name)
             _note_group(groups, destination, group)
             if members is None and destination in places:
