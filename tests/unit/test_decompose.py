@@ -217,7 +217,7 @@ def test_the_why_card_begins_with_the_split_and_the_page_shows_it_cell_by_cell()
 
 def test_a_part_that_was_not_measured_is_said_not_to_be() -> None:
     """Without the fourth corner the second path has no number, and no interval of its own."""
-    (split,) = SOFTWARE.decompositions
+    (split,) = SOFTWARE.views.decompositions
     bare = msgspec.structs.replace(
         split, base_image="", environment_by_image=None, stack_by_base=None, interaction=None
     )
