@@ -19,6 +19,13 @@ def of(path: Path, *events: Event) -> Profile:
     return read(write(path / "trace.json", list(events)))
 
 
+def why_refused(path: Path) -> str:
+    """Return the reason for which a trace is refused."""
+    with pytest.raises(ProfileError, match="cannot trust") as caught:
+        read(path)
+    return caught.value.details
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -35,19 +42,7 @@ def of(path: Path, *events: Event) -> Profile:
         ({"args": {"device": 0, "stream": 7, "grid": [0, 1, 1]}}, "grid is [0, 1, 1]"),
         ({"args": {"device": 0, "stream": "7"}}, "stream is '7', not a whole number"),
         ({"args": {"device": 0, "stream": 7, "est. achieved occupancy %": 400}}, "is 400"),
-    ],
-)
-def test_impossible_events_are_refused(tmp_path: Path, change: Event, why: str) -> None:
-    """The event is named by its place in the file."""
-    with pytest.raises(ProfileError) as caught:
-        of(tmp_path, kernel("a", 0, 1), {**kernel("b", 5, 1), **change})
-    assert "event 1 of traceEvents" in caught.value.details
-    assert why in caught.value.details
-
-
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
+        # a trace whose kernels are passed over looks like one without a GPU
         ({"ph": "B"}, "ph is 'B'; a kernel needs ph X, which has a duration"),
         ({"ph": "E"}, "ph is 'E'"),
         ({"ph": ["X"]}, "ph is ['X']"),
@@ -61,10 +56,8 @@ def test_impossible_events_are_refused(tmp_path: Path, change: Event, why: str) 
         ({"cat": "x", "args": {"stream": 7, "bytes": 8}}, "its args are those of GPU work"),
     ],
 )
-def test_gpu_work_that_would_be_left_out_is_refused(
-    tmp_path: Path, change: Event, why: str
-) -> None:
-    """A trace whose kernels are passed over looks like one without a GPU."""
+def test_impossible_event_is_refused(tmp_path: Path, change: Event, why: str) -> None:
+    """The event is named by its place in the file."""
     with pytest.raises(ProfileError) as caught:
         of(tmp_path, kernel("a", 0, 1), {**kernel("b", 5, 1), **change})
     assert "event 1 of traceEvents" in caught.value.details
@@ -94,9 +87,8 @@ def test_a_cut_trace_is_refused(tmp_path: Path, name: str, share: float) -> None
     path = write(tmp_path / name, step())
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(ProfileError) as caught:
-        read(path)
-    assert "cut off after" in caught.value.details or "no traceEvents" in caught.value.details
+    why = why_refused(path)
+    assert "cut off after" in why or "no traceEvents" in why
 
 
 def test_a_damaged_packed_trace_is_refused(tmp_path: Path) -> None:
@@ -105,8 +97,7 @@ def test_a_damaged_packed_trace_is_refused(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-6] ^= 0xFF
     path.write_bytes(content)
-    with pytest.raises(ProfileError, match="cannot trust"):
-        read(path)
+    assert why_refused(path)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +107,7 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes) -> None:
     """An empty file is no empty profile."""
     path = tmp_path / "trace.json"
     path.write_bytes(content)
-    with pytest.raises(ProfileError):
-        read(path)
+    assert why_refused(path)
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', ' { "a\\"}" : [ ', '{"\\\\": '])
@@ -125,9 +115,7 @@ def test_deep_nesting_is_refused(tmp_path: Path, opening: str) -> None:
     """A parser calls itself for each bracket, whatever stands between them."""
     path = tmp_path / "trace.json"
     path.write_text('{"traceEvents": [' + opening * 500_000, encoding="utf-8")
-    with pytest.raises(ProfileError) as caught:
-        read(path)
-    assert "event 0 of traceEvents: it is nested too deeply" in caught.value.details
+    assert "event 0 of traceEvents: it is nested too deeply" in why_refused(path)
 
 
 @pytest.mark.parametrize(
@@ -145,10 +133,9 @@ def test_a_damaged_place_is_shown_as_text(tmp_path: Path, content: bytes, shown:
     """What is no UTF-8, and what would reach the terminal, is written out."""
     path = tmp_path / "trace.json"
     path.write_bytes(b'{"traceEvents": [{"a": ' + content)
-    with pytest.raises(ProfileError) as caught:
-        read(path)
-    assert "bytes into the file: " in caught.value.details
-    assert shown in caught.value.details
+    why = why_refused(path)
+    assert "bytes into the file: " in why
+    assert shown in why
 
 
 @pytest.mark.parametrize(
@@ -162,9 +149,7 @@ def test_number_of_thousands_of_digits_is_refused(tmp_path: Path, digits: int, w
             '"ts": 0', '"ts": ' + " " * spaces + "7" * digits
         )
         path.write_text(f'{{"traceEvents": [{event}]}}', encoding="utf-8")
-        with pytest.raises(ProfileError) as caught:
-            read(path)
-        assert why in caught.value.details
+        assert why in why_refused(path)
 
 
 def test_brackets_and_digits_in_a_name_are_no_nesting(tmp_path: Path) -> None:
@@ -184,9 +169,7 @@ def test_endless_value_is_refused(tmp_path: Path, opening: bytes, filling: bytes
     path = tmp_path / "trace.json.gz"
     endless = filling * ((40 << 20) // len(filling))
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + opening + endless, compresslevel=1))
-    with pytest.raises(ProfileError) as caught:
-        read(path)
-    assert "a value of more than 16 MiB" in caught.value.details
+    assert "a value of more than 16 MiB" in why_refused(path)
 
 
 def test_small_file_that_unpacks_to_a_huge_one_is_refused(tmp_path: Path) -> None:
@@ -194,9 +177,7 @@ def test_small_file_that_unpacks_to_a_huge_one_is_refused(tmp_path: Path) -> Non
     path = tmp_path / "trace.json.gz"
     event = b'{"name": "' + b"A" * (1 << 20) + b'"},'
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + event * 65))
-    with pytest.raises(ProfileError) as caught:
-        read(path)
-    assert "it unpacks to more than 200 times its size" in caught.value.details
+    assert "it unpacks to more than 200 times its size" in why_refused(path)
 
 
 def test_regular_trace_of_some_size_is_read(tmp_path: Path) -> None:
