@@ -113,10 +113,8 @@ def _check(
 
         check_folder(figures)
         if _is_part(_real_path(figures)):
-            raise ConfigError(
-                f"--figures {str(figures)!r} is a part of a run",
-                hint="name another folder",
-            )
+            brief = f"--figures {str(figures)!r} is a part of a run"
+            raise ConfigError(brief, hint="name another folder")
     if form == "parquet":
         from envcompare.report.exports import check_parquet
 
@@ -124,25 +122,19 @@ def _check(
 
 
 def _check_output(output: Path) -> None:
-    folder = output.parent
+    folder, why = output.parent, ""
     if output.is_dir():
-        raise ConfigError(f"--output {str(output)!r} is a folder", hint="name a file in it")
-    if not folder.is_dir():
-        raise ConfigError(
-            f"--output {str(output)!r} cannot be written",
-            details=f"there is no folder {folder}",
-            hint=f"mkdir -p {shlex.quote(str(folder))}",
-        )
-    if not (irregular(output) or os.access(folder, os.W_OK)):
-        raise ConfigError(
-            f"--output {str(output)!r} cannot be written: no permission for {folder}",
-            hint="name a file in a folder that you can write to",
-        )
-    if _is_part(_real_path(output)):
-        raise ConfigError(
-            f"--output {str(output)!r} would replace a part of a run",
-            hint="choose another name or folder",
-        )
+        why, hint = "is a folder", "name a file in it"
+    elif not folder.is_dir():
+        why = f"cannot be written: there is no folder {folder}"
+        hint = f"mkdir -p {shlex.quote(str(folder))}"
+    elif not (irregular(output) or os.access(folder, os.W_OK)):
+        why = f"cannot be written: no permission for {folder}"
+        hint = "name a file in a folder that you can write to"
+    elif _is_part(_real_path(output)):
+        why, hint = "would replace a part of a run", "choose another name or folder"
+    if why:
+        raise ConfigError(f"--output {str(output)!r} {why}", hint=hint)
 
 
 def _put(content: bytes, output: Path | None) -> None:
@@ -358,10 +350,8 @@ def compare(
     if len(runs) == 2:
         sys.exit(_compare_two(runs[0], runs[1], gates, form=form, allow_mismatch=allow_mismatch))
     if allow_mismatch:
-        raise ConfigError(
-            "--allow-mismatch is for two runs",
-            hint="name a second run, or omit the option",
-        )
+        hint = "name a second run, or omit the option"
+        raise ConfigError("--allow-mismatch is for two runs", hint=hint)
     sys.exit(_judge_one(runs[0], gates, form=form))
 
 

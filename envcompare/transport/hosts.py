@@ -330,7 +330,7 @@ def parse_hosts(values: Sequence[str], inventory: Inventory | None = None) -> tu
             if members is None:
                 places[destination] = place
     if not names:
-        raise ConfigError("no host is named", details="the list of hosts is empty", hint=_FORMS)
+        raise ConfigError("no host is named", hint=_FORMS)
     if not any(groups.values()):
         in_file = {name: host.group for name, host in known.hosts.items()}
         groups = {destination: in_file.get(name, "") for destination, name in names.items()}
