@@ -85,11 +85,6 @@ class _Connection:
     settings: SshSettings
     through: _Connection | None = None
 
-    @property
-    def is_alive(self) -> bool:
-        """Tell whether the connection is still open."""
-        return bool(self.transport.is_active())
-
     def start(self, text: str) -> _Channel | None:
         """Start shell text; None if the connection is dead or refuses a session (MaxSessions).
 
@@ -572,7 +567,7 @@ class SshTransport:
         with self._lock:
             if self._is_closed:
                 raise _lost(self.name, "nothing")
-            for dead in [link for link in self._connections if not link.is_alive]:
+            for dead in [link for link in self._connections if not link.transport.is_active()]:
                 dead.close()
                 self._connections.remove(dead)
             for connection in reversed(self._connections):
