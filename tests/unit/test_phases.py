@@ -227,7 +227,7 @@ def test_workers_mark_rounds_that_show_a_slower_operator(
         rounds = {one.round for one in marked if one.restart == restart}
         assert rounds == set(range(len(rounds)))
     assert {one.arm for one in marked} == set(ARMS)
-    phases = {one.arm: one for one in found.comparison.phases[0].arms}
+    phases = {one.arm: one for one in found.comparison.views.phases[0].arms}
     # 20 times the elements: a ratio that no neighbor takes away, be there one round or many
     slower = part(phases["docker"], "operator", "aten::erf").log_ratio
     assert slower - part(phases["docker"], "operator", "aten::addmm").log_ratio > 1
@@ -256,7 +256,7 @@ def test_phases_are_marked_where_arms_are_stopped_too(
     )  # fmt: skip
     assert found.comparison.cells[0].stops
     assert [one.text for one in found.events if one.what == "not-marked"] == []
-    assert {one.arm for one in found.comparison.phases[0].arms} == {"docker", "vm~control"}
+    assert {one.arm for one in found.comparison.views.phases[0].arms} == {"docker", "vm~control"}
 
 
 def test_workers_without_pytorch_say_so_once(tmp_path: Path) -> None:
@@ -271,6 +271,6 @@ def test_workers_without_pytorch_say_so_once(tmp_path: Path) -> None:
     found = measure(made)
     noted = [event.text for event in found.events if event.what == "not-marked"]
     assert noted == ["the workload does not use PyTorch"]
-    assert found.comparison.phases[0].reason == noted[0]
+    assert found.comparison.views.phases[0].reason == noted[0]
     assert not any(isinstance(one, MarkedBlock) for one in found.folder.read_samples().samples)
     assert MARKED == "phases"

@@ -27,7 +27,7 @@ def test_process_that_fails_takes_its_arm_alone(
     """The phase, the exit code and the last lines are kept; vm is measured on."""
     script = f"sleep 0.02; {IN_DOCKER} || exit 0; {action}"
     found = measured(tmp_path, "sh", "-c", script, budget_s=4.0)
-    row = found.comparison.failures[0]
+    row = found.comparison.course.failures[0]
     assert (row.arm, row.phase, row.exit_code) == ("docker", phase, code)
     assert text in row.brief
     assert ("it went wrong" in row.details) == (phase == "step")
@@ -109,7 +109,7 @@ os.read(read, 1)
 def test_process_that_ended_and_was_not_reaped_is_not_said(tmp_path: Path) -> None:
     """In a container the first process may reap nothing; what has ended disturbs nobody."""
     found = measured(tmp_path, "python", "-c", UNREAPED, budget_s=1.0)
-    assert found.comparison.failures == ()
+    assert found.comparison.course.failures == ()
     assert "leaves processes running" not in found.cautions
 
 
