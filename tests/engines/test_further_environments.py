@@ -120,16 +120,16 @@ def test_each_rung_of_the_ladder_differs_from_the_one_below_in_its_own_thing_alo
     path = run_folder(tmp_path / "out")
     assert path is not None, done.stderr
     found = compare_run(RunFolder.open(path))
-    rungs = {step.arm: step for step in found.ladder}
+    rungs = {step.arm: step for step in found.views.ladder}
     assert list(rungs) == ["vm-host", "namespaces", "cgroup", "seccomp", "overlay", "docker-host"]
-    assert not any(step.is_confounded for step in found.ladder)
+    assert not any(step.is_confounded for step in found.views.ladder)
     without_group = rungs["cgroup"].outcome == "not-run"
     assert done.returncode == (3 if without_group else 0), done.stderr
     assert without_group == ("control group" in rungs["cgroup"].why_not)
     assert rungs["seccomp"].below == ("namespaces" if without_group else "cgroup")
     assert rungs["seccomp"].changed == ("seccomp.mode",)
     assert rungs["overlay"].changed == ()
-    assert {step.below for step in found.ladder} >= {"vm-host", "seccomp", "overlay"}
+    assert {step.below for step in found.views.ladder} >= {"vm-host", "seccomp", "overlay"}
     assert "seccomp.mode" not in rungs["docker-host"].changed
     modes = {arm.arm: arm.facts.get("seccomp.mode") for arm in found.arms}
     assert [modes[arm] for arm in ("namespaces", "seccomp", "docker-host")] == [0, 2, 2]

@@ -191,8 +191,8 @@ def _percentages(leaves: tuple[tuple[str, float], ...], run: RunComparison) -> s
     plain = {f"{value:.2f}" for key, value in leaves if key.endswith("percent")}
     plain |= {number_text(row.value) for one in run.profiles for arm in one.arms
               for row in arm.quantities if row.unit == "%" and row.value is not None}  # fmt: skip
-    shared = shared_axis(run.comparisons, margin=run.margin)
-    margin = math.log1p(run.margin)
+    shared = shared_axis(run.comparisons, margin=run.settings.margin)
+    margin = math.log1p(run.settings.margin)
     chosen |= {percent(change(margin)), percent(change(-margin))}
     ends = {label.strip(f"+{MINUS} %") for label in (shared.low_label, shared.high_label)}
     return found | chosen | shares | plain | ends | _CONSTANTS

@@ -76,7 +76,7 @@ def test_captions_and_methods_can_be_pasted(tmp_path: Path) -> None:
     first, methods = text.split("# Methods")
     assert all(f"`{one.name}`: {one.title}." in first for one in charts)
     assert f"envcompare {run.tool_version}" in methods
-    assert f"±{100 * run.margin:g} %" in methods
+    assert f"±{100 * run.settings.margin:g} %" in methods
     assert ".." not in methods
     assert "docs/" not in methods
 

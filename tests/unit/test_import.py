@@ -33,7 +33,7 @@ def test_a_second_environment_is_compared_with_the_first(tmp_path: Path) -> None
     """Kernel sets, quantities and what names show; no verdict, since nothing was timed."""
     found = compared(two_arms(tmp_path))
     assert found.reference_arm == "vm"
-    assert (found.comparisons, found.failures, found.is_complete) == ((), (), True)
+    assert (found.comparisons, found.course.failures, found.course.is_complete) == ((), (), True)
     (cell,) = found.profiles
     (diff,) = cell.kernel_diffs
     assert (diff.arm, diff.identical_kernel_set) == ("docker", False)

@@ -48,7 +48,7 @@ def test_ratios_are_found_as_they_were_planted(made: RunComparison) -> None:
 
 def test_failure_has_its_phase_exit_code_and_log(made: RunComparison) -> None:
     """As a real one has."""
-    found = next(one for one in made.failures if one.arm == "slow")
+    found = next(one for one in made.course.failures if one.arm == "slow")
     assert (found.phase, found.exit_code) == ("setup", 137)
     assert found.log == "logs/one/one_rnn_default/slow.log"
 
@@ -71,7 +71,7 @@ def test_it_is_complete_and_says_that_it_is_synthetic(made: RunComparison) -> No
     """Nobody may take it for a measurement."""
     assert made.title == TITLE
     assert "synthetic" in made.title
-    assert made.is_complete
+    assert made.course.is_complete
     working = 2 * 2 * 6 - 1 - 2
     assert sum(cell.steps for cell in made.cells) == working * 6 * 2 * 4 * 40
 

@@ -70,7 +70,7 @@ def fits(arm: str, **values: Any) -> Event:
 
 def test_the_knee_is_where_throughput_stops_rising(tmp_path: Path) -> None:
     """In each environment by itself, whichever is faster."""
-    (sweep,) = measured_run(tmp_path).batch_sweeps
+    (sweep,) = measured_run(tmp_path).views.batch_sweeps
     assert (sweep.sizes, sweep.is_searched) == (SIZES, False)
     vm, docker = sweep.arms
     assert (vm.arm, vm.knee, docker.arm, docker.knee) == ("vm", 64, "docker", 64)
@@ -87,7 +87,7 @@ def test_the_batch_of_several_ranks_is_what_they_do_together(tmp_path: Path) -> 
         event_now("note", host="local", cell=cell_of(size).id, arm="vm", values={"batch": 2 * size})
         for size in SIZES
     ]
-    (sweep,) = measured_run(tmp_path, *ranked).batch_sweeps
+    (sweep,) = measured_run(tmp_path, *ranked).views.batch_sweeps
     assert sweep.arms[0].rates[2].samples_per_s == pytest.approx(2 * 6400, rel=0.02)
 
 
@@ -96,8 +96,8 @@ def test_throughput_of_ranks_is_on_the_clock_as_their_speed_up_is(tmp_path: Path
     notes = (Event(t=1.0, what="note", host="local", cell=cell_of(size).id, arm="vm",
                    values={"batch": size}) for size in SIZES)  # fmt: skip
     run = measured_run(tmp_path, *notes, ranks=1)
-    rates = [rate.samples_per_s for rate in run.batch_sweeps[0].arms[0].rates]
-    shown = [row.samples_per_s for row in run.scaling if row.arm == "vm"]
+    rates = [rate.samples_per_s for rate in run.views.batch_sweeps[0].arms[0].rates]
+    shown = [row.samples_per_s for row in run.views.scaling if row.arm == "vm"]
     assert rates == pytest.approx(shown, rel=0.001)
     assert "but not in cells that set" in render(run)
 
@@ -105,7 +105,7 @@ def test_throughput_of_ranks_is_on_the_clock_as_their_speed_up_is(tmp_path: Path
 def test_a_noisy_knee_is_not_decided(tmp_path: Path) -> None:
     """The report names the sizes between which it lies."""
     run = measured_run(tmp_path, noise=0.5)
-    (sweep,) = run.batch_sweeps
+    (sweep,) = run.views.batch_sweeps
     assert sweep.arms[0].knee is None
     assert "not decided" in markdown(run)
 
@@ -118,7 +118,7 @@ def test_the_report_says_what_fits_and_why_no_more(tmp_path: Path) -> None:
         fits("vm", largest=197, limited_by="memory"),
         fits("docker", largest=190, limited_by="workload", said=said),
     )
-    (sweep,) = run.batch_sweeps
+    (sweep,) = run.views.batch_sweeps
     found = [(arm.largest, arm.limited_by) for arm in sweep.arms]
     assert found == [(197, "memory"), (190, "workload")]
     page, text = render(run), markdown(run)
@@ -149,7 +149,7 @@ def test_a_search_that_failed_says_why(tmp_path: Path) -> None:
     """It has no number."""
     why = "ImportError: no torch"
     run = measured_run(tmp_path, fitted("vm", values={"reason": why}))
-    assert run.batch_sweeps[0].arms[0].largest is None
+    assert run.views.batch_sweeps[0].arms[0].largest is None
     assert f"not known ({why})" in markdown(run)
     run = measured_run(tmp_path / "other", fitted("vm"))
     assert "not known" in markdown(run)
@@ -192,5 +192,5 @@ def test_one_batch_is_no_sweep(tmp_path: Path) -> None:
         folder.append_sample(replace(block, cell=cell_of(16).id))
     folder.close()
     run = compare_run(folder)
-    assert run.batch_sweeps == ()
+    assert run.views.batch_sweeps == ()
     assert 'id="batches"' not in render(run)

@@ -203,7 +203,7 @@ def check_failures(run: RunComparison, section: Element | None) -> None:
 @given(runs(names=HOSTILE))
 def test_hostile_names_stay_text(run: RunComparison) -> None:
     """No name, path or error becomes markup, a script, a handler or a way out of the page."""
-    html = render(run, files=tuple(one.log for one in run.failures))
+    html = render(run, files=tuple(one.log for one in run.course.failures))
     html.encode()
     page = parse(html)
     kinds = [one.attributes.get("type") for one in page.every("script")]

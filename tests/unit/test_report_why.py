@@ -66,7 +66,7 @@ def fold(html: str, one: Comparison) -> str:
 
 def why_of(run: RunComparison, charts: ChartBudget | None = None) -> list[Any]:
     """Return the blocks that explain the comparisons of a run."""
-    shared = shared_axis(run.comparisons, margin=run.margin)
+    shared = shared_axis(run.comparisons, margin=run.settings.margin)
     rows = comparison_rows(run, shared)
     sheet = Sheet(axis=shared, charts=charts or ChartBudget(), files=())
     return list(comparison_blocks(run, rows, sheet))
@@ -187,7 +187,7 @@ def test_ledger_and_kernels_stand_once_with_their_comparison() -> None:
     (first, _) = folds_of(run)
     headings = [block.text for block in first.blocks if block.form == "heading"]
     assert headings[:2] == ["Difference ledger", "Kernels"]
-    rows = comparison_rows(run, shared_axis(run.comparisons, margin=run.margin))
+    rows = comparison_rows(run, shared_axis(run.comparisons, margin=run.settings.margin))
     (cell,) = unexplained_cells(run, rows)
     assert (cell.compared, cell.explained) == (("singularity",), ("docker",))
     assert f'<a href="#{first.anchor}">docker</a>.' in render(run)
