@@ -89,11 +89,6 @@ class ReadyArm:
         return {f"{self.arm.environment}.version": version} if version else {}
 
     @property
-    def way_of_requests(self) -> dict[str, FingerprintValue]:
-        """Return `engine.requests` if requests pass through the client of an engine."""
-        return {"engine.requests": "through its client"} if self.has_pipes is False else {}
-
-    @property
     def installed(self) -> dict[str, FingerprintValue]:
         """Return what is installed in parts, as far as it was hashed."""
         parts = {
@@ -105,11 +100,11 @@ class ReadyArm:
 
 def kinds_of_software(experiment: Experiment) -> tuple[SoftwareKind, ...]:
     """Return the kinds of software that the stack `image` is built as, each once."""
-    made = (arm for arm in experiment.arms if is_of_wheels(arm))
+    made = (arm for arm in experiment.arms if _is_of_wheels(arm))
     return tuple(dict.fromkeys(arm.traits.made_as for arm in made))
 
 
-def is_of_wheels(arm: Arm | ArmRecord) -> bool:
+def _is_of_wheels(arm: Arm | ArmRecord) -> bool:
     """Return whether the software of an arm is built from the wheels chosen for its host."""
     return arm.stack == "image" and not arm.reference
 
@@ -172,7 +167,7 @@ class HostSession:
     @property
     def wheels(self) -> Choice | None:
         """Return the wheels that the arms were built from; None if no arm was."""
-        is_used = any(is_of_wheels(ready.arm) for ready in self.arms.values())
+        is_used = any(_is_of_wheels(ready.arm) for ready in self.arms.values())
         return self._wheels if is_used else None
 
     @property
@@ -225,8 +220,10 @@ class HostSession:
         if error:
             prepared = replace(prepared, identity=(*prepared.identity, ("mismatch", error.details)))
         ready = ReadyArm(arm=arm, prepared=prepared, check=check, mismatch=error)
-        if ready.gpu.way != "none":
-            self._require(self._check_gpu(ready), arm)
+        if ready.gpu.way != "none":  # before anything is staged for it
+            interpreter = Command(argv=(prepared.python,), env=prepared.variables)
+            isolation = self._isolation(ready)
+            self._require(gpu.check_inside(self.transport, where, interpreter, isolation), arm)
         self.arms[arm.id] = ready
         return ready
 
@@ -279,19 +276,13 @@ class HostSession:
             self._say_once(progress, self._wheels.sentence)
         return self._wheels
 
-    def _check_gpu(self, ready: ReadyArm) -> Check:
-        """Ask CUDA from inside the arm, before anything is staged for it."""
-        where = environment(ready.arm.environment)
-        interpreter = Command(argv=(ready.prepared.python,), env=ready.prepared.variables)
-        return gpu.check_inside(self.transport, where, interpreter, self._isolation(ready))
-
     def _request(self, arm: ArmRecord, experiment: Experiment, progress: Progress) -> Request:
         return Request(
             transport=self.transport,
             progress=progress,
             builder=IMAGE_BUILDER.engine,
             options=replace(stack_options(experiment), python=self.python),
-            wheels=self._choose_wheels(experiment, progress) if is_of_wheels(arm) else CPU,
+            wheels=self._choose_wheels(experiment, progress) if _is_of_wheels(arm) else CPU,
             is_host_stack=arm.stack == "host",
             reference=arm.reference,
             kinds=kinds_of_software(experiment),
@@ -495,6 +486,7 @@ class HostSession:
         """Return the fingerprint from a worker of an arm, with the proof of its stack."""
         ready = self.arms[arm]
         identity: Identity = {**dict(ready.prepared.identity), **ready.engine_version}
+        requests = {"engine.requests": "through its client"} if ready.has_pipes is False else {}
         return FingerprintRecord(
             host=self.host.label,
             arm=arm,
@@ -504,7 +496,7 @@ class HostSession:
                 **dict(ready.prepared.facts),
                 **ready.installed,
                 **self._engine_options(ready),
-                **ready.way_of_requests,
+                **requests,
             },
             identity=identity,
             taken=taken,

@@ -52,9 +52,8 @@ from envcompare.transport.hosts import (
 
 if TYPE_CHECKING:
     from parsl.providers.cluster_provider import ClusterProvider
-_EXTRA: Final = "envcompare-bench[allocation]"
 PATIENCE_S: Final = 300  # more than the longest pause, a roll call and the answer of the keeper
-FIRST_PAUSE_S: Final = 1.0
+_FIRST_PAUSE_S: Final = 1.0
 _TICK_S: Final = 0.2  # how often Ctrl-C is checked
 _COMMAND_S: Final = 60  # of Parsl
 _END_S: Final = 60.0
@@ -137,7 +136,7 @@ def partitions() -> tuple[Partition, ...]:
     )
 
 
-def check_partition(allocation: Allocation, table: AllocationTable) -> None:
+def _check_partition(allocation: Allocation, table: AllocationTable) -> None:
     """Refuse what the partition does not have; raises as `allocation.check_available`."""
     partition = _chosen(table.partition)
     if allocation.time_s > partition.limit_s:
@@ -207,10 +206,6 @@ class Request:
         if not self.interruption.is_requested:
             self.interruption.request()
 
-    def keep_claim(self) -> None:
-        """Keep the claim fresh for other hosts, which cannot see the process that holds it."""
-        keeper.refresh(self.claim)
-
     def kept(self, job: str = "") -> str:
         """Return the file that shows a job that this client has taken its nodes."""
         return f"{self.script_dir}/kept-{job}"
@@ -241,13 +236,20 @@ def check_available(allocation: Allocation | None) -> None:
     table = allocation.request if allocation else None
     if allocation is None or table is None:
         return
-    _require_parsl()
+    try:
+        import parsl.providers  # noqa: F401, PLC0415 — slow to import, and optional
+    except ImportError as error:
+        raise UnusableError(
+            "--allocation needs Parsl, which is not installed",
+            details=str(error),
+            hint="pip install 'envcompare-bench[allocation]'",
+        ) from error
     if not (table.script_dir or PATH.fullmatch(str(local_cache()))):
         raise ConfigError(
             f"the job's script cannot use the path {local_cache()}",
             hint="give a path of letters, digits and _.:@+- with script-dir",
         )
-    check_partition(allocation, table)
+    _check_partition(allocation, table)
 
 
 def jobs_of(events: Iterable[Event]) -> tuple[SlurmJob, ...]:
@@ -292,17 +294,6 @@ def _job_name(run_id: str) -> str:
 
 def _folder(run_id: str) -> str:
     return str(local_cache() / "runs" / run_id)
-
-
-def _require_parsl() -> None:
-    try:
-        import parsl.providers  # noqa: F401, PLC0415 — slow to import, and optional
-    except ImportError as error:
-        raise UnusableError(
-            "--allocation needs Parsl, which is not installed",
-            details=str(error),
-            hint=f"pip install '{_EXTRA}'",
-        ) from error
 
 
 def _provider(request: Request) -> ClusterProvider:
@@ -431,20 +422,20 @@ def _has_ended(job: SlurmJob) -> bool:
     """Wait until Slurm no longer lists the job; False if that takes too long."""
     until = time.monotonic() + _END_S
     while not (is_gone := state_of(job) == "") and time.monotonic() < until:
-        time.sleep(FIRST_PAUSE_S)
+        time.sleep(_FIRST_PAUSE_S)
     return is_gone
 
 
 def pause(request: Request, pause_s: float) -> None:
     """Wait for `pause_s`; raises InterruptedRunError if the user stops."""
-    request.keep_claim()
+    keeper.refresh(request.claim)
     until = time.monotonic() + pause_s
     while time.monotonic() < until:
-        check_stop(request)
+        _check_stop(request)
         time.sleep(_TICK_S)
 
 
-def check_stop(request: Request) -> None:
+def _check_stop(request: Request) -> None:
     """Raise InterruptedRunError if the user stops before anything is measured."""
     if request.interruption.is_requested:
         what = "" if request.allocation.job else "the job was cancelled; "
@@ -489,7 +480,9 @@ def granted(request: Request, hosts: tuple[HostSpec, ...]) -> Iterator[tuple[Hos
             keeper = _keep(job, nodes[0], request)
             yield _placed(hosts, job, nodes, request)
         finally:
-            _end_keeper(keeper)
+            if keeper is not None:  # the job ends with it, in addition to `scancel`
+                with suppress(OSError):
+                    keeper.stdin.close()
 
 
 def _await_nodes(job: SlurmJob, request: Request) -> tuple[str, ...]:
@@ -497,7 +490,7 @@ def _await_nodes(job: SlurmJob, request: Request) -> tuple[str, ...]:
 
     Raises UnusableError if the job is gone, and InterruptedRunError if the user stops.
     """
-    watch, pause_s = Watch(job), FIRST_PAUSE_S
+    watch, pause_s = Watch(job), _FIRST_PAUSE_S
     while True:
         pause(request, pause_s)
         pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
@@ -536,7 +529,7 @@ def _roll_call(job: SlurmJob, count: int, request: Request) -> tuple[str, ...]:
     """
     asked = InterruptibleTransport(LOCAL, request.interruption, ends_at_once=True)
     answer = run(asked, job.step("/bin/sh", "-c", _NAMES, nodes=count))
-    check_stop(request)  # a command killed by the user has no answer
+    _check_stop(request)  # a command killed by the user has no answer
     names = sorted(answer.stdout.split())
     if not answer.succeeded or len(names) != count:
         raise TransportError(
@@ -601,10 +594,3 @@ def _placed(
     pairs = tuple(zip(hosts, request.nodes or nodes, strict=True))
     request.say(", ".join(f"{host.label} is {node}" for host, node in pairs) + f" of job {job.id}")
     return tuple(replace(host, job=job, node=node) for host, node in pairs)
-
-
-def _end_keeper(keeper: Process | None) -> None:
-    """End the step that keeps the job, and so the job: a second way in addition to `scancel`."""
-    if keeper is not None:
-        with suppress(OSError):
-            keeper.stdin.close()

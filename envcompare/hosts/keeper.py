@@ -323,7 +323,8 @@ def take(
             _pause(interruption)
             continue
         waited_s = time.monotonic() - begun
-        if waited_s >= max(wait_s, _grace_s(asker, holder)):
+        is_same_run = holder is not None and holder.run_id == _safe(asker.run_id)
+        if waited_s >= max(wait_s, _SAME_RUN_GRACE_S if is_same_run else _GRACE_S):
             raise _refusal(asker.host, holder, file)
         if wait_s and time.monotonic() - said >= _SAY_EVERY_S:
             said = time.monotonic()
@@ -397,11 +398,6 @@ def _who(holder: Holder | None, file: str) -> str:
         if holder
         else f"another program, or a process that this login cannot see, has locked {file}"
     )
-
-
-def _grace_s(asker: Asker, holder: Holder | None) -> float:
-    is_same_run = holder is not None and holder.run_id == _safe(asker.run_id)
-    return _SAME_RUN_GRACE_S if is_same_run else _GRACE_S
 
 
 def _try(transport: Transport, asker: Asker) -> HostLock | None:
@@ -548,7 +544,7 @@ def survey(transport: Transport, cache: str) -> tuple[Claim, ...]:
             pid=int(match[4]),
             start=int(match[5]),
             node=match[6],
-            environments=_known(match[7]),
+            environments=None if match[7] == "?" else tuple(dict.fromkeys(match[7].split())),
         )
         for match in matches
         if match is not None and is_run_id(match[2])
@@ -615,9 +611,3 @@ def remove(
             failed.append(f"{cache}/runs/{claim.run_id} cannot be removed: {done.tail(1)}")
     text = f"removed what was left of the run {claim.run_id}: {', '.join(removed)}"
     return Removal(removed=(text,) if removed else (), failed=tuple(failed))
-
-
-def _known(names: str) -> tuple[str, ...] | None:
-    if names == "?":
-        return None
-    return tuple(dict.fromkeys(names.split()))

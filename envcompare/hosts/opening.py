@@ -7,7 +7,7 @@ import hmac
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -146,12 +146,9 @@ def require_base(
 
 def _has_built(host: HostSpec, experiment: Experiment, base: str) -> bool:
     try:
-        transport = connect(host, options=ssh_options(experiment))
-        try:
+        with closing(connect(host, options=ssh_options(experiment))) as transport:
             store = ImageStore(engine=IMAGE_BUILDER.engine, transport=transport)
             return is_built_on(base, store)
-        finally:
-            transport.close()
     except UnusableError:
         return False
 
@@ -160,13 +157,10 @@ def _refusal(host: HostSpec, experiment: Experiment) -> HostHeldError | None:
     """Return the error for a held host; None if it is free or cannot be asked."""
     asker = Asker(host=host.label, purpose="run", run_id="new")
     try:
-        transport = connect(host, options=ssh_options(experiment))
-        try:
+        with closing(connect(host, options=ssh_options(experiment))) as transport:
             waiting = Interruption()  # never requested: the attempt has its own time limit
             lock = keeper.take(transport, asker, wait_s=0, interruption=waiting, say=lambda _: None)
             lock.release()
-        finally:
-            transport.close()
     except HostHeldError as error:
         return error
     except UnusableError:

@@ -227,13 +227,12 @@ def _mend(served: list[Tier], gpus: HostGpus, python: str) -> str:
     """Name the driver or Python, or both, that these tiers need."""
     pythons = [tier for tier in served if python not in tier.pythons]
     is_python = len(pythons) == len(served)
+    is_before_turing = any(gpu.capability and gpu.capability < _TURING for gpu in gpus.gpus)
     other = f"name another Python, such as --python {pythons[0].pythons[-1]}" if is_python else ""
     if is_python and not all(_is_driver_too_old(tier, gpus) for tier in served):
         return other
     oldest = min(tier.oldest_driver for tier in served)
-    which = (
-        f"{oldest} to {_LAST_BEFORE_TURING}" if _is_before_turing(gpus) else f"{oldest} or newer"
-    )
+    which = f"{oldest} to {_LAST_BEFORE_TURING}" if is_before_turing else f"{oldest} or newer"
     also = f" and {other}" if is_python else ""
     return f"install driver {which} there{also}, or measure on the CPU with --device cpu"
 
@@ -249,10 +248,6 @@ def _serve_another(tiers: tuple[Tier, ...], gpus: HostGpus) -> str:
     if any(not _without_code(tier, gpus) for tier in TIERS):
         return "leave out --variant, or measure on the CPU with --device cpu"
     return "measure on the CPU with --device cpu, or use another GPU"
-
-
-def _is_before_turing(gpus: HostGpus) -> bool:
-    return any(gpu.capability and gpu.capability < _TURING for gpu in gpus.gpus)
 
 
 def _dotted(version: Capability) -> str:

@@ -167,8 +167,6 @@ def _check_python(wanted: Recipe, base: Image, local: ImageStore) -> None:
         fits = f", or choose the wheels for {python} with --python {python}" * (python in PYTHONS)
         raise StackError(
             f"the base image {wanted.base} has Python {python}, but the wheels are for {needed}",
-            details=f"the wheels are chosen for Python {needed}, that of the host or of --python, "
-            "and an image built on this base cannot install them",
             hint=f"name an image with Python {needed} with --base-image{fits}",
         )
 
@@ -181,7 +179,13 @@ def _build(wanted: Recipe, base: Image, local: ImageStore) -> str:
         with local.connect() as client:
             client.api.tag(base.id, PINNED, token)
     try:
-        command = local.buildkit(*_build_words(wanted, pinned, tag))
+        command = local.buildkit(
+            *("build", "--network=none", "--progress=plain"),
+            *(f"--file={wanted.dockerfile}", f"--build-arg=BASE_IMAGE={pinned}"),
+            # `clean` finds what a killed build left by the label of the lock
+            *(f"--tag={tag}", f"--label={LOCK_LABEL}={wanted.wheelhouse.key}"),
+            str(wanted.wheelhouse.folder),
+        )
         if command:
             result = run(local.transport, command, timeout_s=CONTENT_S)
             text = f"{result.stdout}\n{result.stderr}"
@@ -230,7 +234,6 @@ def _label(wanted: Recipe, base: Image, tag: str, local: ImageStore) -> Image:
     if image is None:
         raise StackError(
             f"{wanted.tag} was built but is missing",
-            details="the engine finds no image with its labels",
             hint="run it again, and make sure that nothing else removes images meanwhile",
         )
     return image
@@ -248,7 +251,13 @@ def _pull(local: ImageStore, base: str, progress: Progress) -> Image:
     result = local.run("pull", "--quiet", "--", base, timeout_s=CONTENT_S)
     message = result.tail(1)
     if result.exit_code == 127:
-        message = _pull_without_client(local, base)
+        try:
+            with local.connect() as client:
+                client.images.pull(base)
+        except UnusableError as error:
+            message = error.details
+        else:
+            message = ""
     image = find(local, base)
     if image is None:
         raise _no_base(base, message, local)
@@ -261,25 +270,6 @@ def _no_base(base: str, why: str, local: ImageStore) -> StackError:
         details=why,
         hint=f"correct the name, bring it here with {local.engine.program} pull or load, or "
         "name another with --base-image (containers/base.sh makes one without a registry)",
-    )
-
-
-def _pull_without_client(local: ImageStore, base: str) -> str:
-    try:
-        with local.connect() as client:
-            client.images.pull(base)
-    except UnusableError as error:
-        return error.details
-    return ""
-
-
-def _build_words(wanted: Recipe, base: str, tag: str) -> tuple[str, ...]:
-    """Return a build's words; `clean` finds what a killed build left by the label of the lock."""
-    return (
-        *("build", "--network=none", "--progress=plain"),
-        *(f"--file={wanted.dockerfile}", f"--build-arg=BASE_IMAGE={base}"),
-        *(f"--tag={tag}", f"--label={LOCK_LABEL}={wanted.wheelhouse.key}"),
-        str(wanted.wheelhouse.folder),
     )
 
 

@@ -219,19 +219,14 @@ def find_built(store: ImageStore, wanted: Recipe) -> Image | None:
         for identity in (entry["Id"] for entry in sorted(listed, key=lambda e: int(e["Created"]))):
             facts = _facts(client, identity)
             if facts and labels(facts).get(CONFIG_LABEL) == config_sha256(facts):
-                if not facts.get("RepoTags"):
-                    _name(client, identity, wanted)
+                if not facts.get("RepoTags"):  # `docker image prune` would remove it
+                    repository, _, tag = wanted.tag.partition(":")
+                    if _facts(client, wanted.tag):
+                        tag = f"{tag}-{identity.removeprefix('sha256:')[:12]}"
+                    client.api.tag(identity, repository, tag)
                     facts = _facts(client, identity)
                 return None if facts is None else _image(facts, identity, identity)
     return None
-
-
-def _name(client: DockerClient, identity: str, wanted: Recipe) -> None:
-    """Name an image that lost its name, since `docker image prune` removes unnamed ones."""
-    repository, _, tag = wanted.tag.partition(":")
-    if _facts(client, wanted.tag):
-        tag = f"{tag}-{identity.removeprefix('sha256:')[:12]}"
-    client.api.tag(identity, repository, tag)
 
 
 def _facts(client: DockerClient, reference: str) -> dict[str, Any] | None:

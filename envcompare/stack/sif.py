@@ -240,17 +240,13 @@ def _kept_here(transport: Transport, wanted: Wanted) -> Sif | None:
     local, path = wanted.local.transport, local_cache() / _key(wanted)
     digest = _whole(local, str(path))
     try:
-        if not digest and (program := _program_here(wanted)):
+        is_image_here = not digest and _holds(wanted.local, wanted.image)
+        if is_image_here and (program := wanted.find_program_here()):
             make_folder(local, str(path.parent))
             digest = _pack(wanted.local, wanted, str(path), program=program)
     except UnusableError as error:
         wanted.progress.say(f"{error.brief}; it is made on {transport.name}")
     return Sif(path=str(path), sha256=digest, compression=wanted.compression) if digest else None
-
-
-def _program_here(wanted: Wanted) -> str:
-    """Return the program that can make it on this machine; empty without one, or the image."""
-    return wanted.find_program_here() if _holds(wanted.local, wanted.image) else ""
 
 
 def _keep_here(transport: Transport, wanted: Wanted, made: str, digest: str) -> None:

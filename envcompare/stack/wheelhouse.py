@@ -24,8 +24,8 @@ from envcompare.stack.storage import LOCK, SUMS, Wheelhouse, local_cache, steps
 from envcompare.text import Command, CommandResult, shortened
 from envcompare.transport import CONTENT_S, LOCAL, Transport, file_sha256, make_folder, run, shell
 
-P = ParamSpec("P")
-R = TypeVar("R")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 _SUM = re.compile(r"([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9._+!-]*\.whl)")
@@ -34,12 +34,6 @@ _CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 _PIN = re.compile(r"^(torch|torchvision)==([^\s;#+]+)", re.MULTILINE)
 _FOLDER = re.compile("[0-9a-f]{32,64}")  # names of folders in the cache
-_ONE_VARIANT = "name one with --variant, or build for fewer hosts"
-_NO_LOCK = "no arm that could be made has them"
-_NO_LOCK_HINT = (
-    "make an arm of the stack image, as in --envs vm; the host's own software has no lock"
-)
-_NAMED_CUDA = {"cu130", "cu128", "cu126"}
 # pip takes wheels for another Python, but evaluates environment markers for its own
 # (pypa/pip issue 6117). torch needs setuptools from Python 3.12 on: a lock made on 3.11 lacked it.
 _PIP = """
@@ -53,12 +47,12 @@ runpy.run_module("pip", run_name="__main__", alter_sys=True)
 _SOURCES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
 
 
-def one_at_a_time(make: Callable[P, R]) -> Callable[P, R]:
+def one_at_a_time(make: Callable[_P, _R]) -> Callable[_P, _R]:
     """Serialise the threads of this process; a later one finds what was made."""
     lock = threading.Lock()
 
     @functools.wraps(make)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         with lock:
             return make(*args, **kwargs)
 
@@ -209,32 +203,26 @@ def _download(request: _Request, cache: Path) -> Wheelhouse:
         key = hashlib.sha256((part / LOCK).read_bytes()).hexdigest()
         target = cache / key / "wheelhouse"
         make_folder(request.local, str(target.parent))
-        _move_in(part, target, key)
+        try:
+            part.rename(target)
+        except OSError:  # a folder with content is not replaced: another process was first
+            if _read(target, key) is None:
+                shutil.rmtree(target, ignore_errors=True)
+                part.rename(target)
         return Wheelhouse(key=key, folder=target, sums=sums)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _move_in(part: Path, target: Path, key: str) -> None:
-    """Rename a filled folder, unless another process was first; then use that one."""
-    try:
-        part.rename(target)
-    except OSError:  # a folder with content is not replaced
-        if _read(target, key) is None:
-            shutil.rmtree(target, ignore_errors=True)
-            part.rename(target)
-
-
 def _ask_pip(request: _Request, target: Path) -> None:
     result = _pip_download(request, target)
-    if request.variant == "cpu" and not result.succeeded and _is_missing_build(result.stderr):
+    is_missing = not result.succeeded and _is_missing_build(result.stderr)
+    if is_missing and request.variant == "cpu":
         request.progress.say(f"no CPU build of torch where pip looks, asking {_CPU_INDEX}")
         # fail early if the index cannot be reached
         more = ("--extra-index-url", _CPU_INDEX, "--retries=1", "--timeout=15")
         result = _pip_download(request, target, *more)
-    elif (
-        request.variant in _NAMED_CUDA and not result.succeeded and _is_missing_build(result.stderr)
-    ):
+    elif is_missing and request.variant in {"cu130", "cu128", "cu126"}:
         # PyTorch's own index has builds for one CUDA each, with its name in the local version
         result = _pip_download(request, target, local_version=request.variant)
     if result.succeeded:
@@ -250,8 +238,8 @@ def _ask_pip(request: _Request, target: Path) -> None:
         request.local,
         "resolving the workloads' packages",
         result.stderr,
-        hint="check where pip looks (pip config list) and that it has wheels for "
-        f"Python {request.python}, or choose another version with --python",
+        hint=f"check that the index of pip (pip config list) has wheels for {request.python}, or "
+        "choose another Python with --python",
     )
 
 
@@ -363,11 +351,18 @@ def write_sbom(locks: Iterable[str], target: Path, *, local: Transport) -> None:
     is readable.
     """
     keys = sorted(set(locks))
-    if len(keys) != 1:
+    if not keys:
         raise StackError(
             f"{target} is not written: it can list the wheels of one lock only",
-            details="the hosts have wheels of different variants" if keys else _NO_LOCK,
-            hint=_ONE_VARIANT if keys else _NO_LOCK_HINT,
+            details="no arm that could be made has them",
+            hint="make an arm of the stack image, as in --envs vm; the host's own software has "
+            "no lock",
+        )
+    if len(keys) > 1:
+        raise StackError(
+            f"{target} is not written: it can list the wheels of one lock only",
+            details="the hosts have wheels of different variants",
+            hint="name one with --variant, or build for fewer hosts",
         )
     if not _FOLDER.fullmatch(keys[0]):
         raise StackError(
