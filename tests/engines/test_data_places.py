@@ -169,7 +169,7 @@ def test_the_data_lie_where_they_were_asked_for_in_every_arm(lab: Lab, tmp_path:
     assert refused == {
         ("sif", arm): f"no data at `sif` in {arm}: it runs no SIF" for arm in ("docker", "podman")
     }
-    assert judged.failures == ()
+    assert judged.course.failures == ()
     assert lab.left_of(folder.run_id) == ""
     assert lab.as_root("sh", "-c", IMAGES) == before
     assert lab.as_root("sh", "-c", "ls /dev/shm | grep envcompare || true") == ""

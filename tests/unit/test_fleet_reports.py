@@ -54,7 +54,7 @@ def test_planted_spread_of_hosts_makes_no_headline(
     )
     run = compare_run(write(tmp_path_factory.mktemp("runs"), shape))
     assert {one.outcome for one in run.compared} >= {"slower", "faster"}
-    (together,) = run.over_hosts
+    (together,) = run.between_hosts.estimates
     assert together.tau == pytest.approx(0.05, rel=0.6)
     (headline,) = headlines(run)
     assert headline.outcome not in {"slower", "faster"}
@@ -71,7 +71,7 @@ def test_failed_controls_withdraw_a_statement_over_hosts(
     shape = Shape(seed=5, hosts=hosts, workloads=("cnn",), arms=arms, by_host=by_host, restarts=4)
     run = compare_run(write(tmp_path_factory.mktemp("runs"), shape))
     assert any(one.control_failed for one in run.comparisons) == has_failed
-    (together,) = run.over_hosts
+    (together,) = run.between_hosts.estimates
     assert together.outcome == ("inconclusive" if has_failed else "slower")
 
 

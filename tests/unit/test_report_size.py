@@ -52,7 +52,7 @@ def test_start_ups_of_many_cells_are_told_as_a_whole(large: RunComparison) -> No
 def test_start_ups_of_a_usual_run_are_all_divided(large: RunComparison) -> None:
     """What is left out is left out for the size alone."""
     first = {large.cells[0].id, large.cells[1].id}
-    found = tuple(one for one in large.startup if one.cell in first)
+    found = tuple(one for one in large.views.startup if one.cell in first)
     few = changed(large, startup=found)
     assert all(has_bars(table) for _, table in startup_tables(few))
 

@@ -122,7 +122,7 @@ def test_numbers_come_from_memory_profiles_and_what_a_workload_returned() -> Non
         cell=cell, arm="vm", name="accuracy", processes=2, median=0.95, low=0.9, high=1.0
     )
     memory = replace(
-        example().memory[0],
+        example().views.memory[0],
         cell=cell, arm="vm", max_rss_bytes=120_000_000, cuda_allocated_peak_bytes=0,
     )  # fmt: skip
     quantities = tuple(

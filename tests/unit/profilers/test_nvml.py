@@ -205,5 +205,5 @@ def test_readings_change_nothing_in_the_comparison_of_times(tmp_path: Path) -> N
         folder.close()
         found.append(compare_run(folder))
     assert [one.comparisons for one in found] == [found[0].comparisons] * 2
-    assert [one.memory for one in found] == [()] * 2
+    assert [one.views.memory for one in found] == [()] * 2
     assert folder.read_samples().samples[-1] == reading
