@@ -87,7 +87,7 @@ Place = tuple[str, str]
 """A host, and an arm on it; the arm is empty for the host itself."""
 BOOT: Final = "boot.id"
 """The one property that may change: a reboot with other software also changes other properties."""
-_GO_ON: Final = "start a new run, or continue with --allow-mismatch; the report then states that"
+_GO_ON: Final = "start a new run, or continue with --allow-mismatch"
 
 
 def compare_fingerprints(
@@ -513,16 +513,14 @@ def refusal(folder: Path, noted: tuple[IdentityChange, ...]) -> ConfigError:
     what = f"{fact(first.key).name} of {subject(first)}"
     if changed:
         how = "changed since it was started"
-        hint = f"{_remedies(changed)}, {_GO_ON} both are mixed"
+        remedy = _remedies(changed)
     else:
         how = "cannot be verified"
-        hint = (
-            f"make it readable on {first.host} and resume again, {_GO_ON} it could not be verified"
-        )
+        remedy = f"make it readable on {first.host} and resume again"
     return ConfigError(
         f"{folder} cannot be resumed: {what} {how}",
         details="; ".join(f"{subject(change)}: {change_text(change)}" for change in noted),
-        hint=hint,
+        hint=f"{remedy}, {_GO_ON}",
     )
 
 
@@ -532,7 +530,7 @@ def ended(arm: str, noted: tuple[IdentityChange, ...]) -> Failure:
         phase="checksum",
         brief=f"{arm} changed since the run began: {change_text(noted[0])}",
         details="; ".join(change_text(change) for change in noted),
-        hint=f"{_remedies(noted)}, {_GO_ON} both are mixed",
+        hint=f"{_remedies(noted)}, {_GO_ON}",
     )
 
 

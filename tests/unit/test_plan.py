@@ -129,11 +129,14 @@ def test_options_that_exclude_each_other_are_refused(flags: dict[str, Any], opti
 
 
 def test_own_workload_takes_the_place_of_the_bundled_ones(tmp_path: Path) -> None:
-    """A file of the user's is a workload named after file and class."""
+    """A file of the user's is a workload named after file and class, which must be in it."""
     path = tmp_path / "train.py"
     path.write_text("class Net:\n    pass\n")
     (workload,) = experiment(workload=(f"{path}:Net",)).workloads
     assert (workload.name, workload.path, workload.class_name) == ("train-Net", path, "Net")
+    with pytest.raises(ConfigError, match="no class Nett") as caught:
+        experiment(workload=(f"{path}:Nett",))
+    assert "Net" in caught.value.hint
 
 
 def test_two_own_workloads_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -145,15 +148,6 @@ def test_two_own_workloads_of_one_name_are_refused(tmp_path: Path) -> None:
         items.append(f"{tmp_path / folder / 'train.py'}:Net")
     with pytest.raises(ConfigError, match="two workloads are called train-Net"):
         experiment(workload=tuple(items))
-
-
-def test_own_workload_without_that_class_lists_what_is_there(tmp_path: Path) -> None:
-    """The hint holds the classes of the file."""
-    path = tmp_path / "train.py"
-    path.write_text("class Net:\n    pass\n")
-    with pytest.raises(ConfigError, match="no class Nett") as caught:
-        experiment(workload=(f"{path}:Nett",))
-    assert "Net" in caught.value.hint
 
 
 def test_several_values_make_a_cell_each_with_sorted_keys() -> None:
