@@ -547,7 +547,6 @@ def _probe(transport: Transport, script: str, *words: str) -> CommandResult | Ch
 
 
 def _keep_filter(transport: Transport) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Return the path of the compiled profile in the host's cache, and its description."""
     cache = host_cache(transport)
     make_folder(transport, cache)
     output = shell(transport, 'python3 -I -c "$@"', _COMPILE, _PROFILE, cache).stdout

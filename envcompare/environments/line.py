@@ -369,7 +369,6 @@ def _probe_options(command: Command) -> tuple[str, ...]:
 
 
 def _harness(command: Command) -> str:
-    """Return the folder of the harness on the host."""
     return str(PurePosixPath(command.argv[-1]).parent)
 
 

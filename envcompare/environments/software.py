@@ -258,7 +258,6 @@ def _ease_of_change(prepared: Prepared) -> int:
 
 
 def _kept(transport: Transport, inside: Inside, *, name: str, progress: Progress) -> _Tree:
-    """Return the tree stored under this name, or read and store it."""
     folder = f"{host_cache(transport)}/proofs"
     before = shell(transport, 'cat -- "$1"', f"{folder}/{name}")
     with suppress(msgspec.DecodeError):  # a damaged one is read again

@@ -133,7 +133,6 @@ def _why_no_pipes(session: HostSession, arm: str) -> str:
 
 
 def _channel(session: HostSession, arm: str, mark: str) -> str:
-    """Return the folder of the pipes of one worker."""
     return f"{session.scratch(arm)}/channel-{mark}"
 
 

@@ -375,7 +375,6 @@ def end_lost(transport: Transport, asker: Asker) -> None:
 
 
 def _refusal(host: str, holder: Holder | None, file: str) -> HostHeldError:
-    """Return the error for a host that another client holds."""
     wait = "wait for it with --wait, or --wait=SECONDS"
     if holder is None:
         return HostHeldError(

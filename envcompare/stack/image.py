@@ -395,7 +395,7 @@ def _send(
     *,
     without: frozenset[str],
 ) -> str:
-    """Stream the image into the host's engine and name it there; return its ID there.
+    """Return the ID that the image gets in the host's engine.
 
     If the engine does not take the layers that are left out from its other images, all are sent.
     """

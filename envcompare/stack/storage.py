@@ -343,7 +343,6 @@ class _Disk:
 
 
 def _disk_of(transport: Transport, path: str) -> _Disk:
-    """Return the disk of `path` according to `df`."""
     lines = shell(transport, _FREE, path).stdout.splitlines()
     words = lines[-1].split(maxsplit=5) if lines else []
     numbers = [int(word) for word in words if word.isdecimal()]

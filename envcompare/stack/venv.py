@@ -340,7 +340,6 @@ def _after(before_bytes: int, on_progress: OnProgress) -> OnProgress:
 
 
 def _missing(transport: Transport, wheelhouse: Wheelhouse, folder: str) -> dict[str, str]:
-    """Return the files the host lacks, with their hashes."""
     names = [LOCK, SUMS, *(name for name, _ in wheelhouse.sums)]
     script = 'cd -- "$1" 2>/dev/null && shift && sha256sum -- "$@" 2>/dev/null; exit 0'
     lines = shell(transport, script, folder, *names, timeout_s=CONTENT_S).stdout.splitlines()
@@ -446,7 +445,8 @@ def archive(layout: Layout) -> bytes:
     files = {**_FILES, **{path.lstrip("/"): b"" for path in layout.files}}
     links = {path.lstrip("/"): target for path, target in layout.links}
     named = (*_FOLDERS, *_OPEN_FOLDERS, *(path.lstrip("/") for path in layout.folders))
-    paths = {*named, *_parents((*named, *files, *links))}
+    parents = (PurePosixPath(path).parents for path in (*named, *files, *links))
+    paths = {*named, *(str(parent) for each in parents for parent in each)} - {"."}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for path in sorted(paths):
@@ -515,11 +515,6 @@ def give_back(store: ImageStore, folder: str, *, owner: str) -> None:
 
 def _key(packed: bytes) -> str:
     return hashlib.sha256(packed).hexdigest()[:16]
-
-
-def _parents(paths: tuple[str, ...]) -> set[str]:
-    parents = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
-    return parents - {"."}
 
 
 def _member(path: str, kind: bytes) -> tarfile.TarInfo:
