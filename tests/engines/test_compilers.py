@@ -21,7 +21,7 @@ LACK = "torch.compile needs a C++ compiler"
 def failures(done: Done) -> list[dict[str, Any]]:
     """Return what failed, by its record in the run."""
     assert done.exit_code == UNUSABLE, done.stderr
-    found: list[dict[str, Any]] = done.read("comparison.json")["failures"]
+    found: list[dict[str, Any]] = done.read("comparison.json")["course"]["failures"]
     return found
 
 

@@ -196,7 +196,7 @@ def test_the_run_goes_on_and_says_what_happened(attacked: Done) -> None:
     """The times are compared, the exit code is that of an arm that failed, and words name it."""
     assert attacked.exit_code == 4, attacked.stderr
     assert set(attacked.outcomes()) >= {("light-Light", arm) for arm in REASONS}
-    failed = {one["arm"]: one for one in attacked.read("comparison.json")["failures"]}
+    failed = {one["arm"]: one for one in attacked.read("comparison.json")["course"]["failures"]}
     assert set(failed) == set(BREAK_THE_PROTOCOL)
     page = (attacked.folder / "report.html").read_text() if attacked.folder else ""
     for arm in BREAK_THE_PROTOCOL:

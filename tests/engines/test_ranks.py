@@ -20,7 +20,9 @@ _SHORT = ("--no-quiet-gate", "--restarts", "1", "--rounds", "3", "--budget", "60
 def rows(done: Done) -> dict[tuple[str, int], dict[str, Any]]:
     """Return what the run says of each environment and number of ranks."""
     assert done.exit_code == 0, done.stderr
-    return {(one["arm"], one["ranks"]): one for one in done.read("comparison.json")["scaling"]}
+    return {
+        (one["arm"], one["ranks"]): one for one in done.read("comparison.json")["views"]["scaling"]
+    }
 
 
 @pytest.mark.nightly

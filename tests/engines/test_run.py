@@ -245,7 +245,7 @@ class TestFailures:
             *(word for name in expected for word in ("--workload", f"{light}:{name}")),
         )
         assert done.exit_code == 4
-        failures = done.read("comparison.json")["failures"]
+        failures = done.read("comparison.json")["course"]["failures"]
         for name, (phase, text) in expected.items():
             found = next(one for one in failures if one["cell"] == f"lab-h1/light-{name}/default")
             assert found["phase"] == phase
@@ -312,7 +312,9 @@ class TestInterruption:
             check=False,
         )
         assert drawn.returncode == 0, drawn.stderr
-        assert json.loads((folder / "comparison.json").read_text())["is_complete"] is False
+        assert (
+            json.loads((folder / "comparison.json").read_text())["course"]["is_complete"] is False
+        )
         assert "not complete" in drawn.stdout
         lab.remove(folder.name)
 
@@ -329,7 +331,7 @@ class TestInterruption:
         before = (folder / "samples.jsonl").read_bytes()
         resume(folder)
         assert (folder / "samples.jsonl").read_bytes().startswith(before)
-        assert json.loads((folder / "comparison.json").read_text())["is_complete"] is True
+        assert json.loads((folder / "comparison.json").read_text())["course"]["is_complete"] is True
 
     def test_second_interruption_kills_and_cleans_up(
         self, lab: Lab, light: Path, tmp_path: Path

@@ -61,7 +61,7 @@ def test_a_limit_of_one_environment_ends_the_search_there(
     done = measured(lab, work, tmp_path, "--search", "batch=8-128,memory=110", *limit)
     assert done.exit_code == 0, done.stderr
     found = done.read("comparison.json")
-    (sweep,) = found["batch_sweeps"]
+    (sweep,) = found["views"]["batch_sweeps"]
     vm, docker = sweep["arms"]
     assert (vm["arm"], vm["limited_by"], docker["limited_by"]) == ("vm", "memory", "memory")
     assert 100 <= vm["largest"] <= 112
@@ -87,7 +87,7 @@ def test_the_arms_reach_a_goal_in_the_same_epoch(lab: Lab, work: Path, tmp_path:
     """Twelve of fifteen steps, so in the third epoch; one that is too high is not reached."""
     done = measured(lab, work, tmp_path / "reached", "--until", "accuracy=0.95")
     assert done.exit_code == 0, done.stderr
-    (cell,) = done.read("comparison.json")["training"]
+    (cell,) = done.read("comparison.json")["views"]["training"]
     assert [(arm["epochs"], arm["reached"]) for arm in cell["arms"]] == [([3, 3, 3], 3)] * 3
     assert (cell["same_values"], cell["other_values"]) == (9, 0)
     assert "Time to accuracy 0.95" in done.stdout

@@ -121,8 +121,8 @@ def test_groups_of_hosts_are_compared_with_what_differs_first(lab: Lab, tmp_path
     assert done.folder
     assert "Two groups of machines: metal and cloud" in done.stdout
     found = json.loads((done.folder / "comparison.json").read_text())
-    assert [group["name"] for group in found["groups"]] == ["metal", "cloud"]
-    plain, hidden, cost = found["group_estimates"]
+    assert [group["name"] for group in found["between_hosts"]["groups"]] == ["metal", "cloud"]
+    plain, hidden, cost = found["between_hosts"]["group_estimates"]
     assert [one["arm"] for one in (plain, hidden)] == ["vm-host", "bubblewrap-host"]
     assert (plain["unit"], plain["outcome"]) == ("restart", "slower")
     assert (cost["arm"], cost["against"], cost["outcome"]) == (
