@@ -97,7 +97,6 @@ class TestWholeMeasurement:
         page = render(slow_docker.comparison)
         for text in (">Process<", "Numbers the commands printed", "timed from their start inside"):
             assert text in page
-        assert "blocks of all arms" not in page
         assert "process, vm → this" in markdown(slow_docker.comparison)
 
 

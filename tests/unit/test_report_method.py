@@ -69,7 +69,7 @@ def test_untimed_steps_at_the_start_of_turns_are_named(
         folder.append_sample(sample)
     folder.close()
     text = dict(method_rules(compare_run(folder)))["Untimed steps"]
-    assert text.startswith(f"cnn: each turn began with about {expected} of them, since ")
+    assert text.startswith(f"cnn: each turn began with about {expected} of them")
     assert "Untimed steps" not in dict(method_rules(EXAMPLE))
 
 

@@ -284,9 +284,8 @@ def basis_sentence(phases: ArmPhases) -> str:
     """State what the intervals rest on."""
     return (
         f"From {counted(phases.rounds, 'marked round')} in "
-        f"{counted(phases.restarts, 'restart')}; no verdict rests on them. The {phases.tested} "
-        "phases and operators that hold 1 % of the step or more are compared; 95 % holds for all "
-        "these intervals together."
+        f"{counted(phases.restarts, 'restart')}. The {phases.tested} phases and operators that "
+        "hold 1 % of the step or more are compared; 95 % holds for all these intervals together."
     )
 
 

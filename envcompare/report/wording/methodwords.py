@@ -50,15 +50,6 @@ _MOST_HOSTS: Final = 4
 _DIGITS: Final = 8  # of a lock's digest
 _ByKey = dict[HostFact, dict[str, FingerprintValue]]
 _MOST_CELLS: Final = 5
-_RULES: Final = "docs/measurement.md"
-_TURNS: Final = "blocks of all arms, in random order each round"
-_OUTCOMES: Final = (
-    "equivalent: interval inside the margin; slower, faster: interval of the mean or of the "
-    "typical step on one side of 0"
-)
-_OUTCOMES_OF_PROGRAMS: Final = (
-    "equivalent: interval inside the margin; slower, faster: interval on one side of 0"
-)
 _PROGRAMS: Final = (
     "timed from their start inside the environment to their exit; the start of the environment is "
     "in real time only"
@@ -384,7 +375,7 @@ def _ratio_drift(drift: Drift, reference: str, *, of: str) -> str:
     return (
         f"against {reference}, {drift.arm} gets {way} "
         f"from the first round of a {of} to its last (p = {drift.p_value:.2g}): its warm-up is "
-        "longer than the discarded steps, or its speed changes. The verdict has all rounds in it."
+        "longer than the discarded steps, or its speed changes."
     )
 
 
@@ -400,14 +391,14 @@ def _drift_sentence(cell: CellSummary) -> str:
             where = f"from the first round of a {_stretch_word([cell])} to its last"
             parts.append(f"blocks of {names} get {way} {where}, by up to {most}")
     moved = [f"{one.arm} by {signed_percent(one.over_generation)}" for one in ratios]
-    alone = "no ratio drifts, since what all arms share cancels"
-    parts.append(f"the ratio drifts for {listed(moved, most=4)}" if moved else alone)
+    ratio = f"the ratio drifts for {listed(moved, most=4)}" if moved else "no ratio drifts"
+    parts.append(ratio)
     return f"{'; '.join(parts)} ({_tests([cell])})."
 
 
 def _tests(cells: list[CellSummary]) -> str:
     counts = [one.generations for cell in cells for one in cell.drifts]
-    return f"trend tests over {_range(counts, _stretch_word(cells))}, 1 % false alarms a cell"
+    return f"trend tests over {_range(counts, _stretch_word(cells))}"
 
 
 def mismatch_sentences(run: RunComparison) -> tuple[str, ...]:
@@ -455,17 +446,14 @@ def method_rules(run: RunComparison) -> tuple[tuple[str, str], ...]:
 
     The answer already gives the intervals, their level and the margin.
     """
-    steps = has_steps(run)
     rules = (
-        ("Rules", _RULES),
-        ("Turns", _TURNS * steps),
+        ("Rules", "docs/measurement.md"),
         ("Change", _estimate(run)),
-        ("Verdict", _OUTCOMES if steps else _OUTCOMES_OF_PROGRAMS),
         ("End of a cell", _stopping(run)),
         ("Intervals", _units(run)),
         ("Sessions", _sessions_sentence(run)),
         ("PyTorch", " ".join(_wheel_sentences(run))),
-        ("Hosts", " ".join(host_sentences(run))),
+        ("Hosts", " ".join(difference_sentences(run.between_hosts.differences))),
         ("Threads", threads_sentence(run)),
         ("Memory and hash seed", _stabilising(run)),
         ("CPU", _holding(run)),
@@ -481,10 +469,7 @@ def _stabilising(run: RunComparison) -> str:
     """State the settings under which the work was measured."""
     if not run.settings.stabilise:
         return "as they are (--no-stabilise)"
-    return (
-        "fixed allocator thresholds, one hash seed a restart (--stabilise): page faults are rarer "
-        "than without"
-    )
+    return "fixed allocator thresholds, one hash seed a restart (--stabilise)"
 
 
 def _holding(run: RunComparison) -> str:
@@ -514,8 +499,7 @@ def _running_in(run: RunComparison) -> str:
         if cell.run_in_s:
             cells.setdefault(cell.run_in_s, []).append(cell)
     return "; ".join(
-        f"{_names(run, alike)}: each turn began with about {duration(seconds)} of them, since "
-        "steps take another time after a pause"
+        f"{_names(run, alike)}: each turn began with about {duration(seconds)} of them"
         for seconds, alike in cells.items()
     )
 
