@@ -82,6 +82,8 @@ def compare_run(folder: RunFolder) -> RunComparison:
 def compare_files(read: RunFiles) -> RunComparison:
     """Analyse the records of a run folder."""
     run, judged = read.timed, _judged(read)
+    reference = next(arm.id for arm in run.arms if arm.is_reference)
+    sessions = measured_sessions(read.events) if run.design.sessions > 1 else {1: 0.0}
     return RunComparison(
         run_id=run.run_id,
         created=run.created,
@@ -90,9 +92,19 @@ def compare_files(read: RunFiles) -> RunComparison:
         title=run.title,
         imports=read.imports,
         settings=_settings(read, judged),
-        course=_course(read),
-        reference_arm=next(arm.id for arm in run.arms if arm.is_reference),
-        references=_references(judged.data, run.arms),
+        course=RunCourse(
+            is_complete=read.is_complete,
+            sessions=len(sessions),
+            days=len({datetime.fromtimestamp(t, timezone.utc).date() for t in sessions.values()}),
+            duration_s=duration_s(read.events) if read.events else None,
+            failures=_failures(read.standing),
+            identity_changes=noted_changes(read.events),
+            torn_lines=max(read.torn, read.lost),
+        ),
+        reference_arm=reference,
+        references={
+            one.cell.id: one.reference.id for one in judged.data if one.reference.id != reference
+        },
         comparisons=judged.comparisons,
         cells=judged.cells,
         arms=_arms(read, judged.comparisons, judged.cells),
@@ -163,19 +175,6 @@ def _settings(read: RunFiles, judged: _Judged) -> RunSettings:
     )
 
 
-def _course(read: RunFiles) -> RunCourse:
-    sessions = measured_sessions(read.events) if read.timed.design.sessions > 1 else {1: 0.0}
-    return RunCourse(
-        is_complete=read.is_complete,
-        sessions=len(sessions),
-        days=len({datetime.fromtimestamp(t, timezone.utc).date() for t in sessions.values()}),
-        duration_s=duration_s(read.events) if read.events else None,
-        failures=_failures(read.standing),
-        identity_changes=noted_changes(read.events),
-        torn_lines=max(read.torn, read.lost),
-    )
-
-
 def _between_hosts(read: RunFiles, judged: _Judged) -> BetweenHosts:
     return BetweenHosts(
         differences=host_differences(read),
@@ -218,9 +217,7 @@ def _views(read: RunFiles, judged: _Judged) -> RunViews:
 
 
 def _explained(
-    read: RunFiles,
-    data: tuple[CellData, ...],
-    around: Surroundings,
+    read: RunFiles, data: tuple[CellData, ...], around: Surroundings
 ) -> tuple[tuple[CellProfiles, ...], dict[str, Differences]]:
     """Return the profiles of each cell, and its differences including those in profiles."""
     differing = differences_by_cell(around)
@@ -265,13 +262,6 @@ def _comparisons(
     return tuple(compared)
 
 
-def _references(cells: Iterable[CellData], arms: tuple[ArmRecord, ...]) -> dict[str, str]:
-    """Return the reference of each cell by its ID if it is not the run's first reference."""
-    first = next(arm.id for arm in arms if arm.is_reference)
-    every = {one.cell.id: one.reference.id for one in cells}
-    return {cell: reference for cell, reference in every.items() if reference != first}
-
-
 def _hosts(read: RunFiles) -> tuple[HostSummary, ...]:
     """Return the hardware and software of each host, in the order of the plan."""
     timed = {arm.id: not arm.is_reference for arm in read.run.arms if arm.is_timed}
@@ -305,17 +295,17 @@ def _host(host: str, records: list[FingerprintRecord], events: list[Event]) -> H
         kernel=next(_texts(records, "kernel.release"), ""),
         gpus=tuple(dict.fromkeys(_texts(records, "gpu.name"))),
         driver=next(_texts(records, "gpu.driver"), ""),
-        torch=tuple(dict.fromkeys(_builds(records))),
+        torch=tuple(
+            dict.fromkeys(
+                TorchBuild(version=version, cuda=_text(record.facts.get("torch.cuda")))
+                for record in records
+                if (version := _text(record.facts.get("torch.version")))
+            )
+        ),
         unused_gpus=_text(unused.get("gpu.unused")),
         unused_driver=_text(unused.get("gpu.driver")),
         wheels=wheels[-1] if wheels else "",
     )
-
-
-def _builds(records: Iterable[FingerprintRecord]) -> Iterator[TorchBuild]:
-    for record in records:
-        if version := _text(record.facts.get("torch.version")):
-            yield TorchBuild(version=version, cuda=_text(record.facts.get("torch.cuda")))
 
 
 def _texts(records: Iterable[FingerprintRecord], key: str) -> Iterator[str]:
@@ -389,7 +379,6 @@ def _failures(events: tuple[Event, ...]) -> tuple[FailureRow, ...]:
     )
 
 
-_OPEN = ("not-begun", "going-on", "interrupted")
 _STANDING_STILL = ("turn", "stopped", "interrupted", "cell-ended")  # others are served next
 RunState = Literal["going-on", "interrupted", "ended"]
 CellProgress = Literal[
@@ -450,7 +439,12 @@ def status_of(folder: RunFolder) -> RunStatus:
         owner=owner,
         budget_s=comparison.settings.budget_s,
         cells=tuple(_cell(read, comparison, cell, now=now) for cell in comparison.cells),
-        failures=tuple(_failures_so_far(read)),
+        failures=tuple(
+            f"{' '.join(filter(None, (event.host, event.arm)))}: {event.failure.brief}"
+            for event in read.standing
+            # each cell reports its own failures
+            if event.failure is not None and not event.cell
+        ),
     )
 
 
@@ -460,7 +454,10 @@ def _cell(
     """Return the progress of a cell; `now` is None if nothing is measuring."""
     events = tuple(event for event in read.events if event.cell == cell.id)
     state, reason = _state(events, is_going_on=now is not None)
-    left_s = max(0.0, comparison.settings.budget_s - _spent_s(events, now))
+    spent_s = elapsed_s(events)
+    if now is not None and events and events[-1].what not in _STANDING_STILL:
+        spent_s += max(0.0, now - events[-1].t)
+    left_s = max(0.0, comparison.settings.budget_s - spent_s)
     return CellStatus(
         cell=cell.id,
         host=cell.host,
@@ -469,8 +466,17 @@ def _cell(
         restarts=cell.processes or cell.restarts,
         is_program=cell.is_program,
         # beyond its own budget, a cell uses what others have left
-        budget_left_s=left_s or None if state in _OPEN else None,
-        arms=tuple(_arms_underway(comparison, cell.id)),
+        budget_left_s=left_s or None if state in {"not-begun", "going-on", "interrupted"} else None,
+        arms=tuple(
+            ArmProgress(
+                arm=one.arm,
+                estimate=one.primary.log_ratio if one.primary else None,
+                low=one.primary.low if one.primary else None,
+                high=one.primary.high if one.primary else None,
+            )
+            for one in comparison.comparisons
+            if one.cell == cell.id and one.outcome != "reference"
+        ),
     )
 
 
@@ -485,37 +491,3 @@ def _state(events: tuple[Event, ...], *, is_going_on: bool) -> tuple[CellProgres
     if last.what == "cell-started" and is_going_on:
         return "going-on", ""
     return "interrupted", last.text
-
-
-def _spent_s(events: tuple[Event, ...], now: float | None) -> float:
-    """Return the seconds a cell has used, including those since its last event while it runs."""
-    spent_s = elapsed_s(events)
-    if now is None or not events or events[-1].what in _STANDING_STILL:
-        return spent_s
-    return spent_s + max(0.0, now - events[-1].t)
-
-
-def _arms_underway(comparison: RunComparison, cell: str) -> list[ArmProgress]:
-    return [
-        _arm(one)
-        for one in comparison.comparisons
-        if one.cell == cell and one.outcome != "reference"
-    ]
-
-
-def _arm(comparison: Comparison) -> ArmProgress:
-    primary = comparison.primary
-    if primary is None:
-        return ArmProgress(arm=comparison.arm)
-    return ArmProgress(
-        arm=comparison.arm, estimate=primary.log_ratio, low=primary.low, high=primary.high
-    )
-
-
-def _failures_so_far(read: RunFiles) -> list[str]:
-    """Return the failures of hosts and environments; each cell reports its own failures."""
-    return [
-        f"{' '.join(filter(None, (event.host, event.arm)))}: {event.failure.brief}"
-        for event in read.standing
-        if event.failure is not None and not event.cell
-    ]

@@ -194,6 +194,11 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         """Tell whether it has more than one restart, since one alone may be off by any amount."""
         return self.unit == "process" or self.restarts > 1
 
+    @property
+    def far_end(self) -> float:
+        """Return the distance from 0 of the end of the interval that is farther from it."""
+        return max(abs(self.low or 0.0), abs(self.high or 0.0))
+
 
 class Tail(msgspec.Struct, frozen=True, kw_only=True):
     """How often a step takes over 1.5 times the arm's median, in the arm and the reference.

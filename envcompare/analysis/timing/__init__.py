@@ -52,7 +52,6 @@ from envcompare.stats.metrics import (
 from envcompare.stats.typical import TYPICAL_SHARE, RoundEvidence, Spread, prior_of
 from envcompare.stats.verdicts import EQUAL_LEVEL, Headline
 
-_SKIPPED = "the run ended before this cell"
 BINS: Final = 48
 _TAIL: Final = 0.005  # of an arm's steps that may be beyond either end of the edges
 
@@ -123,7 +122,13 @@ class CellData:
     @property
     def stopped_by(self) -> StoppedBy:
         """Return what ended the measuring."""
-        return _stopped_by(self.events)
+        if any(e.what == "interrupted" for e in self.events):
+            return "interrupted"
+        stops = [e.text for e in self.events if e.what == "stopped"]
+        ends: tuple[StoppedBy, ...] = (
+            "target", "equivalent", "decided", "planned", "budget", "failure",
+        )  # fmt: skip
+        return next((reason for reason in ends if stops and stops[-1] == reason), "unknown")
 
     @cached_property
     def readings(self) -> Readings:
@@ -363,26 +368,13 @@ def _noise_floor(data: CellData) -> Estimate | None:
     if data.is_program:
         return typical
     mean = data.mean_estimate(control, data.metric[0], level=CONTROL_LEVEL)
-    failed = [one for one in (mean, typical) if one is not None and _excludes_zero(one)]
-    return max(failed, key=_far_end, default=mean or typical)
-
-
-def _far_end(floor: Estimate) -> float:
-    return max(abs(floor.low or 0.0), abs(floor.high or 0.0))
-
-
-def _excludes_zero(floor: Estimate | None) -> bool:
-    if floor is None or floor.low is None or floor.high is None:
-        return False
-    return not floor.low <= 0 <= floor.high
-
-
-def _all_step_times(data: CellData) -> tuple[tuple[StepTimes, ...], tuple[float, ...]]:
-    """Return the step times of every arm, and the shared edges of their histograms."""
-    times = {arm.id: _times_s(data.arm_blocks(arm.id)) for arm in data.run.arms}
-    edges = _shared_edges(times.values())
-    summaries = (_step_times(arm, one, edges=edges, batch=data.batch) for arm, one in times.items())
-    return tuple(one for one in summaries if one is not None), edges
+    failed = [
+        one
+        for one in (mean, typical)
+        if one is not None and one.low is not None and one.high is not None
+        if not one.low <= 0 <= one.high
+    ]
+    return max(failed, key=lambda one: one.far_end, default=mean or typical)
 
 
 def summarise_cell(data: CellData) -> CellSummary:
@@ -392,7 +384,12 @@ def summarise_cell(data: CellData) -> CellSummary:
     state, reason = _state(data)
     measured = data.measured
     blocks = tuple(b for b in measured if isinstance(b, Block))
-    times, edges = _all_step_times(data)
+    compared = [arm.id for arm in data.run.arms if not arm.is_reference]
+    step_times = {arm.id: _times_s(data.arm_blocks(arm.id)) for arm in data.run.arms}
+    edges = _shared_edges(step_times.values())
+    times = (
+        _step_times(arm, one, edges=edges, batch=data.batch) for arm, one in step_times.items()
+    )
     return CellSummary(
         id=data.cell.id,
         host=data.cell.host,
@@ -420,16 +417,13 @@ def summarise_cell(data: CellData) -> CellSummary:
         elapsed_s=data.elapsed_s,
         stopped_by=data.stopped_by,
         noise_floor=_noise_floor(data),
-        step_times=times,
+        step_times=tuple(filter(None, times)),
         step_edges_s=edges,
-        drifts=_find_drifts(
-            data.readings,
-            tuple(arm.id for arm in data.run.arms),
-            reference=data.reference.id,
-            metric=metric,
-        ),
+        drifts=_find_drifts(data),
         dropped_blocks=sum(b.status == "dropped" for b in data.blocks),
-        restart_spread=_widest_spread(data) if blocks else None,
+        restart_spread=math.sqrt(max(data.spread(arm).variance for arm in compared))
+        if blocks and compared
+        else None,
         waited_s=waited_s(data.guard_events),
         threads=tuple(filter(None, (_arm_threads(data, arm.id) for arm in data.run.arms))),
         cautions=tuple(
@@ -482,13 +476,6 @@ def _held_rounds(blocks: Iterable[Block]) -> int:
     return sum(len(found) == 1 and None not in found for found in cpus.values())
 
 
-def _widest_spread(data: CellData) -> float | None:
-    """Return the widest variation of restarts over all arms."""
-    arms = [arm.id for arm in data.run.arms if not arm.is_reference]
-    variances = [data.spread(arm).variance for arm in arms]
-    return math.sqrt(max(variances)) if variances else None
-
-
 def _generation(data: CellData) -> tuple[Literal["", "fork", "rebuild"], str]:
     """Return how the reference started generations, and why; empty for a program."""
     ready = [e for e in data.events if e.what == "arm-ready" and e.arm == data.reference.id]
@@ -514,22 +501,16 @@ def _state(data: CellData) -> tuple[CellState, str]:
         return "unreachable", lost[-1].text
     if data.blocks or any(e.what == "cell-started" for e in data.events):
         return "skipped", "the run ended in the middle of this cell"
-    return "skipped", _SKIPPED
-
-
-def _stopped_by(events: tuple[Event, ...]) -> StoppedBy:
-    if any(e.what == "interrupted" for e in events):
-        return "interrupted"
-    stops = [e.text for e in events if e.what == "stopped"]
-    ends: tuple[StoppedBy, ...] = (
-        "target", "equivalent", "decided", "planned", "budget", "failure",
-    )  # fmt: skip
-    return next((reason for reason in ends if stops and stops[-1] == reason), "unknown")
+    return "skipped", "the run ended before this cell"
 
 
 def _times_s(blocks: Iterable[Measured]) -> Times:
     """Return the times of all steps, or whole processes, of the blocks, in seconds."""
-    parts = [_times_ns(block) for block in blocks]
+    parts: list[tuple[int, ...]] = [
+        # on a GPU the wall time only covers the launch; events around a step cover the work
+        (block.wall_ns,) if isinstance(block, ProcessRun) else block.gpu_ns or block.wall_ns
+        for block in blocks
+    ]
     return np.fromiter((ns for part in parts for ns in part), dtype=np.float64) / 1e9
 
 
@@ -569,32 +550,18 @@ def _step_times(
     )
 
 
-def _times_ns(block: Measured) -> tuple[int, ...]:
-    if isinstance(block, ProcessRun):
-        return (block.wall_ns,)
-    # on a GPU the wall time only covers the launch; events around a step cover the work
-    return block.gpu_ns or block.wall_ns
-
-
-def _find_drifts(
-    readings: Readings, arms: Sequence[str], *, reference: str, metric: MetricName
-) -> tuple[Drift, ...]:
+def _find_drifts(data: CellData) -> tuple[Drift, ...]:
     """Test each arm's times, and its log ratio to the reference, for a trend over rounds.
 
     Each kind has a false-alarm rate of 1 % per cell, shared among its tests (Bonferroni).
     """
-    known = readings.logarithms(metric)
+    known = data.readings.logarithms(data.metric[0])
+    arms, reference = [arm.id for arm in data.run.arms], data.reference.id
     times = {arm: trend(_generations(known.get(arm, {}))) for arm in arms}
+    pairs = {arm: paired(known, arm=arm, reference=reference) for arm in arms if arm != reference}
     ratios = {
-        arm: trend(
-            [
-                rounds
-                for found in paired(known, arm=arm, reference=reference).values()
-                for rounds in found.values()
-            ]
-        )
-        for arm in arms
-        if arm != reference
+        arm: trend([rounds for found in restarts.values() for rounds in found.values()])
+        for arm, restarts in pairs.items()
     }
     return (*_drifts(times, is_ratio=False), *_drifts(ratios, is_ratio=True))
 

@@ -57,7 +57,6 @@ from envcompare.stats.metrics import MetricName
 from envcompare.stats.typical import contrast
 from envcompare.stats.verdicts import AnyEvidence, Ends, difference, verdict
 
-_NS_IN_S: Final = 1e-9
 _MEASURED: Final = frozenset({"slower", "faster", "equivalent", "inconclusive"})
 _Place = tuple[str, str, str, str]  # workload, parameters, arm, group of hosts
 _WORK: Final = {
@@ -79,23 +78,14 @@ class _Value:
     level: float  # level of these ends
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Costs:
-    """The environment ratios of each cell, and the failed controls."""
-
-    settled: Mapping[Key, Primary]
-    floors: Mapping[str, float]  # by cell, the log ratio of the reference to itself
-
-
 def _failed_floors(
     comparisons: Iterable[Comparison], cells: Iterable[CellSummary]
 ) -> dict[str, float]:
     failed = {one.cell for one in comparisons if one.control_failed}
-    known = {cell.id: cell.noise_floor for cell in cells if cell.id in failed}
     return {
-        cell: max(abs(floor.low or 0.0), abs(floor.high or 0.0))
-        for cell, floor in known.items()
-        if floor is not None
+        cell.id: cell.noise_floor.far_end
+        for cell in cells
+        if cell.id in failed and cell.noise_floor is not None
     }
 
 
@@ -126,10 +116,11 @@ def group_estimates(  # noqa: PLR0913 — each is a part of the run's data
         if not arm.is_control
     ]
     compared = [one for one in planned if one[2] != one[1][0].reference.id]
-    costs = _Costs(settled=settled, floors=_failed_floors(comparisons, cells))
+    floors = _failed_floors(comparisons, cells)
+    level = level_together(len(compared))
     made = (
         *(_of_times(*one, level=level_together(len(planned))) for one in planned),
-        *(_of_effect(*one, costs, level=level_together(len(compared))) for one in compared),
+        *(_of_effect(*one, settled=settled, floors=floors, level=level) for one in compared),
     )
     unlike = {(one.group, one.arm) for one in differences if one.fact_class == "confounder"}
     return tuple(
@@ -175,7 +166,7 @@ def _of_times(pair: _Pair, data: list[CellData], arm: str, *, level: float) -> G
         made = replace(made, outcome="inconclusive")
 
     def seconds(logs: dict[str, float]) -> dict[str, float]:
-        return {host: _NS_IN_S * math.exp(value) for host, value in logs.items()}
+        return {host: 1e-9 * math.exp(value) for host, value in logs.items()}
 
     return replace(
         made,
@@ -208,15 +199,25 @@ def _time(data: CellData, arm: str, metric: MetricName, *, level: float) -> _Val
     return _Value(value=mean, error=error, ends=ends, level=level)
 
 
-def _of_effect(
-    pair: _Pair, data: list[CellData], arm: str, costs: _Costs, *, level: float
+def _of_effect(  # noqa: PLR0913 — each is a part of the run's data
+    pair: _Pair,
+    data: list[CellData],
+    arm: str,
+    *,
+    settled: Mapping[Key, Primary],
+    floors: Mapping[str, float],
+    level: float,
 ) -> GroupEstimate:
     """Compare the ratio of an arm to the reference.
 
-    A claim is withdrawn if the failed controls of both groups could cause it.
+    A claim is withdrawn if the failed controls of both groups could cause it. `floors` are, by
+    cell, the log ratios of the reference to itself.
     """
-    effects = {one.cell.host: _effect(costs.settled.get((one.cell.id, arm))) for one in data}
-    values = {host: value for host, value in effects.items() if value is not None}
+    values = {
+        one.cell.host: _effect(settled[one.cell.id, arm])
+        for one in data
+        if (one.cell.id, arm) in settled
+    }
     metrics = {one.metric[0] for one in data if one.cell.host in values}
     margin = data[0].run.design.margin
     base = replace(_base(pair, data[0], arm), against=data[0].reference.id)
@@ -226,11 +227,10 @@ def _of_effect(
         return replace(base, why_not="judged on net time on some hosts and on wall time on others")
     base = replace(base, metric=next(iter(metrics), ""))
     made = _estimate(base, pair, values, level=level, margin=margin)
-    failed = {
-        one.cell.host: costs.floors[one.cell.id] for one in data if one.cell.id in costs.floors
-    }
-    floor = sum(max((failed.get(h, 0.0) for h in side), default=0.0) for side in _sides(made))
-    failed_hosts = tuple(host for side in _sides(made) for host in side if host in failed)
+    failed = {one.cell.host: floors[one.cell.id] for one in data if one.cell.id in floors}
+    sides = made.reference_values, made.values  # by measured host
+    floor = sum(max((failed.get(h, 0.0) for h in side), default=0.0) for side in sides)
+    failed_hosts = tuple(host for side in sides for host in side if host in failed)
     made = replace(made, failed_controls=failed_hosts)
     claim = claimed(made.outcome, made.log_ratio or 0.0, margin=margin)
     is_kept = not failed_hosts or claim > floor or made.outcome == "not-run"
@@ -239,14 +239,7 @@ def _of_effect(
     return made if is_kept else replace(made, outcome="inconclusive")
 
 
-def _sides(made: GroupEstimate) -> tuple[Iterable[str], Iterable[str]]:
-    """Return the measured hosts of both groups."""
-    return made.reference_values, made.values
-
-
-def _effect(primary: Primary | None) -> _Value | None:
-    if primary is None:
-        return None
+def _effect(primary: Primary) -> _Value:
     ratio = primary.interval
     ends = None
     if ratio.low is not None and ratio.high is not None:
@@ -259,7 +252,11 @@ def _estimate(
 ) -> GroupEstimate:
     """Compare the second group with the first, from the hosts with a value."""
     measured = [{host: values[host] for host in group.hosts if host in values} for group in pair]
-    sides = [_with_errors(side) for side in measured]
+    # hosts with a known error, or all if none has one
+    sides = [
+        {host: one for host, one in side.items() if one.error is not None} or side
+        for side in measured
+    ]
     base = replace(
         base,
         reference_values={host: one.value for host, one in sides[0].items()},
@@ -273,7 +270,13 @@ def _estimate(
         return replace(base, why_not=f"not measured on any host of {' and of '.join(lacking)}")
     first, second = (list(side.values()) for side in sides)
     is_single = len(first) == len(second) == 1
-    ends = _between_two(first[0], second[0]) if is_single else _between(first, second, level=level)
+    if is_single:
+        both = first[0].ends, second[0].ends
+        ends = difference(both[0], both[1]) if both[0] and both[1] else None
+    elif any(one.error is None for one in (*first, *second)):
+        ends = None
+    else:
+        ends = between_groups(_columns(first), _columns(second), level=level)
     return replace(
         base,
         outcome=verdict(ends.low, ends.high, margin=margin) if ends else "inconclusive",
@@ -285,31 +288,12 @@ def _estimate(
     )
 
 
-def _with_errors(side: Mapping[str, _Value]) -> Mapping[str, _Value]:
-    """Return the hosts with a known error; all hosts if none has one."""
-    return {host: one for host, one in side.items() if one.error is not None} or side
-
-
 def _mean(values: Sequence[_Value]) -> float:
     return sum(one.value for one in values) / len(values)
 
 
-def _between(first: Sequence[_Value], second: Sequence[_Value], *, level: float) -> Ends | None:
-    """Return the interval between two groups; None if the error of a host is unknown."""
-    if any(one.error is None for one in (*first, *second)):
-        return None
-    return between_groups(_columns(first), _columns(second), level=level)
-
-
 def _columns(values: Sequence[_Value]) -> tuple[list[float], list[float]]:
     return [one.value for one in values], [one.error or 0.0 for one in values]
-
-
-def _between_two(first: _Value, second: _Value) -> Ends | None:
-    """Return the interval between two machines; None if either has no interval."""
-    if first.ends is None or second.ends is None:
-        return None
-    return difference(first.ends, second.ends)
 
 
 def hosts_estimates(
@@ -463,14 +447,20 @@ def _decomposition(data: CellData, corners: _Corners) -> Decomposition | None:
     arms = tuple(filter(None, corners))
     if any(map(data.did_other_work, arms)):
         return None  # arms with different work have no ratio
-    rounds = _complete(data, arms)
+    known = data.readings.logarithms(data.metric[0])
+    # the parts add up only over rounds with a value of every arm
+    complete = data.readings.complete_rounds(arms, data.metric[0])
+    rounds = {number: tuple(known[arm][number] for arm in arms) for number in complete}
     place = {arm: number for number, arm in enumerate(arms)}
 
     def part(**signs: int) -> Estimate | None:
         weights = [0] * len(arms)
         for corner, sign in signs.items():
             weights[place[getattr(corners, corner)]] = sign
-        return _estimate_of_part(data, rounds, arms, weights)
+        if not rounds:
+            return None
+        ratio = _interval(data, rounds, arms, weights)
+        return data.to_estimate(ratio, data.metric[0], rounds=len(rounds), is_widened=False)
 
     total = part(arm=1, base=-1)
     environment = part(host_arm=1, base=-1)
@@ -493,26 +483,10 @@ def _decomposition(data: CellData, corners: _Corners) -> Decomposition | None:
     )
 
 
-def _complete(data: CellData, arms: tuple[str, ...]) -> _Rounds:
-    """Return the rounds with a value of every arm, in which the parts add up."""
-    known = data.readings.logarithms(data.metric[0])
-    complete = data.readings.complete_rounds(arms, data.metric[0])
-    return {number: tuple(known[arm][number] for arm in arms) for number in complete}
-
-
-def _estimate_of_part(
-    data: CellData, rounds: _Rounds, arms: Sequence[str], weights: Sequence[int]
-) -> Estimate | None:
-    """Return the estimate of a sum of arms whose signs sum to 0."""
-    if not rounds:
-        return None
-    ratio = _interval(data, rounds, arms, weights)
-    return data.to_estimate(ratio, data.metric[0], rounds=len(rounds), is_widened=False)
-
-
 def _interval(
     data: CellData, rounds: _Rounds, arms: Sequence[str], weights: Sequence[int]
 ) -> Interval:
+    """Return the interval of a sum of arms; their signs, `weights`, sum to 0."""
     logarithms = np.asarray(list(rounds.values()), dtype=float).T
     values = np.asarray(weights, dtype=float) @ logarithms
     groups: dict[int, list[float]] = {}

@@ -78,17 +78,13 @@ def startup_summaries(
     refusals = {
         e.cell: str(e.values.get("why", "")) for e in events if e.values.get("cold") is False
     }
+    otherwise = "the pass did not come so far" if run.design.cold_start else "not asked for"
+    refused = refusals if run.design.cold_start else {}
     return tuple(
         summary
         for cell, launches in cells.items()
-        for summary in _of_cell(launches, references[cell], _cold_reason(run, refusals.get(cell)))
+        for summary in _of_cell(launches, references[cell], refused.get(cell) or otherwise)
     )
-
-
-def _cold_reason(run: RunRecord, refusal: str | None) -> str:
-    if not run.design.cold_start:
-        return "not asked for"
-    return refusal or "the pass did not come so far"
 
 
 def _of_cell(launches: list[Startup], reference: str, reason: str) -> Iterator[StartupSummary]:
@@ -208,14 +204,11 @@ def _numbers_of(data: CellData, arm: str) -> list[dict[str, float]]:
         {
             name: float(one)
             for name, one in values.items()
-            if isinstance(one, int | float) and _is_number(one) and name not in data.cell.parameters
+            if isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one)
+            if name not in data.cell.parameters
         }
         for values in ended
     ]
-
-
-def _is_number(value: float) -> bool:
-    return not isinstance(value, bool) and math.isfinite(value)
 
 
 def _logarithms(data: CellData, name: str) -> Logarithms:
@@ -279,19 +272,15 @@ def _gap(data: CellData, arm: str, expected: dict[_Point, float | None]) -> Resu
             name=point[0],
             reference_value=value,
             value=found[point],
-            relative=_apart(found[point], value),
+            relative=None
+            if (ours := found[point]) is None or value is None
+            else abs(ours - value) / max(abs(ours), abs(value)),
         )
         for point, value in expected.items()
         if point in found and found[point] != value
     ]
     widest = (gap for gap in gaps if gap.relative is None)
     return next(widest, max(gaps, key=lambda gap: gap.relative or 0.0, default=None))
-
-
-def _apart(value: float | None, reference: float | None) -> float | None:
-    if value is None or reference is None:
-        return None
-    return abs(value - reference) / max(abs(value), abs(reference))
 
 
 def _results(data: CellData, arm: str) -> dict[_Point, float | None]:
@@ -351,12 +340,7 @@ def cell_phases(data: CellData, blocks: Iterable[MarkedBlock]) -> CellPhases | N
     operators = _operators(marked)
     arms = (arm.id for arm in data.run.arms if not arm.is_reference)
     pairings = (
-        Pairing(
-            arm=arm,
-            reference=reference,
-            prior=data.expected,
-            is_strict=data.is_strict,
-        )
+        Pairing(arm=arm, reference=reference, prior=data.expected, is_strict=data.is_strict)
         for arm in arms
     )
     compared = tuple(filter(None, (_compared(operators, pairing) for pairing in pairings)))
@@ -380,7 +364,7 @@ def _compared(operators: dict[_Place, Times], pairing: Pairing) -> ArmPhases | N
     whole = added(operators.values())
     tested = [
         part
-        for part in (*_phases(operators), *_named(operators))
+        for part in _parts(operators)
         if usual_share(part.times, whole, pairing.reference) >= LEAST_SHARE
     ]
     level = level_together(len(tested))
@@ -411,13 +395,11 @@ def _compared(operators: dict[_Place, Times], pairing: Pairing) -> ArmPhases | N
     )
 
 
-def _phases(operators: dict[_Place, Times]) -> Iterator[_Part]:
+def _parts(operators: dict[_Place, Times]) -> Iterator[_Part]:
+    """Yield the phases, then their operators."""
     for phase in get_args(StepPhase):
         times = added(found for (of, _), found in operators.items() if of == phase)
         yield _Part(kind="phase", times=times, phase=phase)
-
-
-def _named(operators: dict[_Place, Times]) -> Iterator[_Part]:
     for (phase, name), times in operators.items():
         if name != REST:
             yield _Part(kind="operator", times=times, phase=phase, operator=name)

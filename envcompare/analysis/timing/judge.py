@@ -27,7 +27,7 @@ from envcompare.analysis.model import (
     TurnTrend,
 )
 from envcompare.analysis.timing import CellData
-from envcompare.run_folder.records import CAPTURED, ArmRecord, Design, Measured
+from envcompare.run_folder.records import CAPTURED, ArmRecord, Design
 from envcompare.stats import DRIFT_LEVEL, turn_trend
 from envcompare.stats.intervals import (
     ALPHA,
@@ -122,15 +122,14 @@ def judge(
 
     `primary` is settled over the whole run; the control has none.
     """
-    settled = _control(data, arm) if arm.is_control else primary
+    settled = primary
+    if arm.is_control:
+        evidence = data.evidence(arm.id, data.metric[0])
+        interval = None if evidence is None else evidence.interval(level=PLAIN_LEVEL)
+        settled = None if interval is None else Primary(interval=interval)
     if settled is None or data.did_other_work(arm.id):
         return _without_result(data, arm, cell)
     return _with_result(data, arm, cell, settled)
-
-
-def _control(data: CellData, arm: ArmRecord) -> Primary | None:
-    evidence = data.evidence(arm.id, data.metric[0])
-    return None if evidence is None else Primary(interval=evidence.interval(level=PLAIN_LEVEL))
 
 
 def _base(data: CellData, arm: ArmRecord) -> Comparison:
@@ -200,7 +199,9 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Pri
         own_waiting=_own_waiting(data, arm),
         far_launches=_far_launches(data, arm),
         turn_trend=_turn_trend(data, arm.id),
-        steps=_steps_of_both(data, arm),
+        steps=None
+        if data.is_program
+        else min(data.readings.steps(one) for one in (arm.id, data.reference.id)),
         reference_step_s=data.readings.step_s(
             data.reference.id, compared=arm.id, metric=metric, is_mean=found.is_by_mean
         ),
@@ -208,14 +209,14 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Pri
         secondary=tuple(other for other in others if other is not None),
         reason=reason,
         forecast_restarts=more,
-        forecast_s=None if more is None else more * _seconds_a_restart(cell),
+        forecast_s=None if more is None else more * (cell.elapsed_s / max(1, cell.restarts)),
         works_outside=outside is not None,
         control_failed=control_failed and not arm.is_control,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class _Judgement:
     """An outcome by typical step and mean, before considering work outside turns."""
 
     outcome: Verdict
@@ -233,11 +234,13 @@ class Judgement:
         return self.mean if self.is_by_mean and self.mean else self.primary
 
 
-def judged_by(data: CellData, arm: ArmRecord, cell: CellSummary, *, settled: Primary) -> Judgement:
+def judged_by(data: CellData, arm: ArmRecord, cell: CellSummary, *, settled: Primary) -> _Judgement:
     """Judge an arm by its settled typical step and by the mean."""
     metric, _ = data.metric
     primary = data.estimate_of(settled.interval, arm.id, metric, is_widened=not arm.is_control)
-    outcome, reason, control_failed = _outcome_of(data, primary, cell.noise_floor, settled)
+    outcome, reason, control_failed = _outcome(data, primary, cell.noise_floor)
+    if outcome in {"slower", "faster"} and not settled.is_selected:
+        outcome, reason = "inconclusive", Reason(kind="not-selected")
     headline = _headline(data, arm, settled)
     end = failed_control_end(cell.noise_floor, least=_least_restarts(data))
     is_mean_firm = _is_mean_firm(data, headline.mean, end=end)
@@ -250,7 +253,7 @@ def judged_by(data: CellData, arm: ArmRecord, cell: CellSummary, *, settled: Pri
         reason = _why_not_by_mean(data, decision, end=end)
         if reason is not None:
             outcome, control_failed = "inconclusive", control_failed or end is not None
-    return Judgement(
+    return _Judgement(
         outcome=outcome,
         reason=reason,
         control_failed=control_failed,
@@ -319,7 +322,6 @@ def _own_waiting(data: CellData, arm: ArmRecord) -> OwnWaiting | None:
 
 
 def _far_launches(data: CellData, arm: ArmRecord) -> tuple[FarLaunch, ...]:
-    both = (arm.id, data.reference.id)
     return tuple(
         FarLaunch(
             restart=one.restart,
@@ -327,7 +329,7 @@ def _far_launches(data: CellData, arm: ArmRecord) -> tuple[FarLaunch, ...]:
             launches=len(data.readings.by_restart(name, data.metric[0])),
             log_ratio=one.log_ratio,
         )
-        for name in both
+        for name in (arm.id, data.reference.id)
         for one in data.readings.far_launches(name)
     )
 
@@ -346,13 +348,6 @@ def _turn_trend(data: CellData, arm: str) -> TurnTrend | None:
         p_value=trend.p_value,
         is_detected=trend.p_value * max(1, compared) < DRIFT_LEVEL,
     )
-
-
-def _steps_of_both(data: CellData, arm: ArmRecord) -> int | None:
-    """Return the steps of the arm with fewer steps; None for a program."""
-    if data.is_program:
-        return None
-    return min(data.readings.steps(one) for one in (arm.id, data.reference.id))
 
 
 def _is_mean_firm(data: CellData, mean: Interval | None, *, end: float | None) -> bool:
@@ -396,19 +391,10 @@ def _more_restarts(data: CellData, ratio: Interval) -> int | None:
     return max(missing, needed - ratio.restarts, 1)
 
 
-def _outcome_of(
-    data: CellData, primary: Estimate, floor: Estimate | None, settled: Primary
-) -> tuple[Verdict, Reason | None, bool]:
-    """Return the typical step's verdict, why it is inconclusive, and if the control failed."""
-    outcome, reason, control_failed = _outcome(data, primary, floor)
-    if outcome in {"slower", "faster"} and not settled.is_selected:
-        return "inconclusive", Reason(kind="not-selected"), control_failed
-    return outcome, reason, control_failed
-
-
 def _outcome(
     data: CellData, primary: Estimate, floor: Estimate | None
 ) -> tuple[Verdict, Reason | None, bool]:
+    """Return the typical step's verdict, why it is inconclusive, and if the control failed."""
     least = _least_restarts(data)
     if primary.restarts < least:
         return "inconclusive", _too_few(data, primary, least), False
@@ -451,7 +437,7 @@ def failed_control_end(floor: Estimate | None, *, least: int) -> float | None:
         return None
     if floor.restarts < least or floor.low <= 0 <= floor.high:
         return None
-    return max(abs(floor.low), abs(floor.high))
+    return floor.far_end
 
 
 def leaning(log_ratio: float) -> Leaning:
@@ -461,10 +447,6 @@ def leaning(log_ratio: float) -> Leaning:
     return "slower" if log_ratio > 0 else "faster"
 
 
-def _seconds_a_restart(cell: CellSummary) -> float:
-    return cell.elapsed_s / max(1, cell.restarts)
-
-
 def tail(data: CellData, arm: str) -> Tail | None:
     """Return the slow steps of an arm and of the reference; None with too few steps.
 
@@ -472,8 +454,8 @@ def tail(data: CellData, arm: str) -> Tail | None:
     """
     if data.is_program or arm == data.reference.id:
         return None
-    ours, theirs = (_by_round(data, one) for one in (arm, data.reference.id))
     both_arms = (arm, data.reference.id)
+    ours, theirs = (_by_round(data, one) for one in both_arms)
     complete = [
         number
         for number in data.readings.complete_rounds(both_arms, data.metric[0])
@@ -508,18 +490,16 @@ def tail(data: CellData, arm: str) -> Tail | None:
 
 
 def _by_round(data: CellData, arm: str) -> dict[tuple[int, int, int], Floats]:
+    """Return the step times of an arm by round; on a GPU they are between events."""
     rounds = {}
     for block in data.arm_blocks(arm):
-        steps = _steps(block, data.metric[0], by_clock=data.readings.goes_by_clock)
-        if steps is not None:
-            rounds[block.restart, block.generation, block.round] = steps
+        if data.metric[0] == "net":
+            steps = net_steps_ns(block, by_clock=data.readings.goes_by_clock)
+        else:
+            steps = getattr(block, "gpu_ns", None) or getattr(block, "wall_ns", None)
+        if steps:
+            rounds[block.restart, block.generation, block.round] = np.asarray(steps, dtype=float)
     return rounds
-
-
-def _steps(block: Measured, metric: MetricName, *, by_clock: bool) -> Floats | None:
-    on_clock = getattr(block, "gpu_ns", None) or getattr(block, "wall_ns", None)
-    steps = net_steps_ns(block, by_clock=by_clock) if metric == "net" else on_clock
-    return np.asarray(steps, dtype=float) if steps else None
 
 
 def _share(steps: Floats) -> float:

@@ -5,7 +5,7 @@ Raises RunFolderError if its files do not belong together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, TypeVar
@@ -201,7 +201,12 @@ def read_files(folder: RunFolder) -> RunFiles:
     # an import may come days after the run, so it is not part of its duration
     events = tuple(event for event in journal.events if event.what != "imported")
     fingerprints = _fingerprints(folder)
-    _check_measured(folder, samples.samples, events)
+    if not samples.samples and any(e.what == "cell-ended" and e.state == "ok" for e in events):
+        raise RunFolderError(
+            f"{folder.path}/samples.jsonl is missing or empty",
+            details="the events say that cells were measured",
+            hint="restore the file from a copy, or run again",
+        )
     _check_names(folder, "samples.jsonl", run, samples.samples)
     _check_names(folder, "events.jsonl", run, events)
     _check_names(folder, "fingerprints", run, fingerprints)
@@ -217,7 +222,15 @@ def read_files(folder: RunFolder) -> RunFiles:
         profiles=folder.read_profiles(),
         roofs=folder.read_roofs(),
         torn=samples.torn + journal.torn,
-        imports=tuple(dict.fromkeys(_commands(journal.events))),
+        imports=tuple(
+            dict.fromkeys(
+                command
+                for event in journal.events
+                if event.what == "imported"
+                and isinstance(command := event.values.get("command"), str)
+                and command
+            )
+        ),
     )
 
 
@@ -243,26 +256,6 @@ def _batch(events: Iterable[Event]) -> int | None:
     """Return the samples per step, as reported by the first worker of a cell."""
     batches = (event.values.get("batch") for event in events)
     return next((batch for batch in batches if isinstance(batch, int)), None)
-
-
-def _commands(events: Iterable[Event]) -> Iterator[str]:
-    """Yield the command of each import that has one."""
-    for event in events:
-        command = event.values.get("command")
-        if event.what == "imported" and isinstance(command, str) and command:
-            yield command
-
-
-def _check_measured(
-    folder: RunFolder, samples: tuple[Sample, ...], events: tuple[Event, ...]
-) -> None:
-    """Raise RunFolderError if cells were measured but no sample is left."""
-    if not samples and any(e.what == "cell-ended" and e.state == "ok" for e in events):
-        raise RunFolderError(
-            f"{folder.path}/samples.jsonl is missing or empty",
-            details="the events say that cells were measured",
-            hint="restore the file from a copy, or run again",
-        )
 
 
 def _check_names(

@@ -178,12 +178,9 @@ def arm_quantities(  # noqa: PLR0913 — each is a part of the data of an arm
         return _all_missing(WHICH.format(len(uuids)))
     timed = [block for block in blocks if block.status == "ok" and not block.warmup]
     lasting = [block for block in energy_blocks if block.wall_ns >= LONG_NS]
-    energy = _energy(lasting or timed, of_gpu, batch, note=_sensor_note(model))
+    note = f"; {PART_TIME}" if re.search(r"\b[AH]100\b", model) else ""
+    energy = _energy(lasting or timed, of_gpu, batch, note=note)
     return (*energy, _checked_energy(timed, of_gpu), *_states(timed, of_gpu))
-
-
-def _sensor_note(model: str) -> str:
-    return f"; {PART_TIME}" if re.search(r"\b[AH]100\b", model) else ""
 
 
 def _checked_energy(blocks: Sequence[Block], readings: Sequence[GpuReading]) -> Quantity:
@@ -297,7 +294,9 @@ def _states(blocks: Sequence[Block], readings: Sequence[GpuReading]) -> tuple[Qu
         values = curve.within(blocks)
         if not len(values):
             return _missing(name, NOT_COVERED)
-        scope = _seen_reasons(values) if field == "throttling" else f"{len(values)} readings"
+        scope = f"{len(values)} readings"
+        if field == "throttling":
+            scope += f": {', '.join(_held_down(values)) or 'nothing held the clocks down'}"
         return _quantity(name, reduce(values), scope)
 
     return (
@@ -317,13 +316,8 @@ def _throttled_percent(masks: Floats) -> float:
     return float(np.mean((masks.astype(np.int64) & sum(CLOCK_LIMITS)) != 0)) * 100
 
 
-def _seen_reasons(masks: Floats) -> str:
-    """Return each reason that lowered the clocks, with its share of the readings."""
-    seen = _held_down(masks)
-    return f"{len(masks)} readings: {', '.join(seen) or 'nothing held the clocks down'}"
-
-
 def _held_down(masks: Floats) -> list[str]:
+    """Return each reason that lowered the clocks, with its share of the readings."""
     bits = masks.astype(np.int64)
     shares = {word: float(np.mean((bits & bit) != 0)) for bit, word in CLOCK_LIMITS.items()}
     return [f"{word} in {share:.1%}" for word, share in shares.items() if share]

@@ -226,11 +226,7 @@ class CombinedRuns(msgspec.Struct, frozen=True, kw_only=True):
 _SPEEDS: Final[tuple[GateState, ...]] = ("slower", "faster")
 _BOUNDED: Final[tuple[GateState, ...]] = (*_SPEEDS, "unproven")
 _STATES: Final[tuple[GateState, ...]] = ("inconclusive", "confounded", "failed")
-_MOST: Final[dict[GateState, float]] = {
-    "slower": 1000.0,
-    "faster": 99.0,
-    "unproven": 1000.0,
-}  # percent
+_MOST: Final[dict[GateState, float]] = {"slower": 1000.0, "faster": 99.0, "unproven": 1000.0}  # %
 _PERCENT: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?%", re.ASCII)
 _MOST_TIMES: Final = 30.0  # narrower than now; a longer forecast is of no use for planning
 _WITHDRAWN: Final = frozenset({"too-few", "control-failed", "no-interval", "failed", "mean-open"})
@@ -337,11 +333,7 @@ def claims_of_run(run: RunComparison) -> tuple[Claim, ...]:
             one.deciding,
             mean=one.mean if one.is_mean_firm else None,
             elapsed_s=elapsed.get(one.cell),
-            is_described={
-                (one.host, one.arm),
-                (one.host, run.reference_in(one.cell)),
-            }
-            <= described,
+            is_described={(one.host, one.arm), (one.host, run.reference_in(one.cell))} <= described,
             reasons=(one.reason,) if one.reason else (),
             phase=phase_of(run, one),
         )
@@ -412,7 +404,10 @@ def claims_of_change(run: RunChange) -> tuple[Claim, ...]:
             phase=one.phase,
         )
         for one in run.changes
-        if not _was_left_out(one)
+        if not (
+            all(reason.kind in LEFT_OUT for reason in one.reasons)
+            and any(reason.when == "before" for reason in one.reasons)
+        )
     )
     lost = (
         Claim(cell=one.cell, arm=one.arm, outcome="not-run", reasons=(Reason(kind="only-before"),))
@@ -420,11 +415,6 @@ def claims_of_change(run: RunChange) -> tuple[Claim, ...]:
         if one.only_in == "before"
     )
     return *changed, *lost
-
-
-def _was_left_out(change: Change) -> bool:
-    is_on_purpose = all(reason.kind in LEFT_OUT for reason in change.reasons)
-    return is_on_purpose and any(reason.when == "before" for reason in change.reasons)
 
 
 def _half_width(estimate: Estimate | None) -> float:
@@ -481,7 +471,9 @@ def _judge(gate: Gate, claims: tuple[Claim, ...]) -> GateResult:
             log_ratio=one.log_ratio,
             low=one.low,
             high=one.high,
-            reasons=_reasons(gate, one),
+            reasons=(Reason(kind="failed", brief=one.failure),)
+            if gate.state == "failed" and one.failure
+            else one.reasons,
             forecast_s=_forecast_s(gate, one),
         )
         for one in claims
@@ -495,12 +487,6 @@ def _judge(gate: Gate, claims: tuple[Claim, ...]) -> GateResult:
         comparisons=len(claims),
         findings=findings,
     )
-
-
-def _reasons(gate: Gate, claim: Claim) -> tuple[Reason, ...]:
-    if gate.state == "failed" and claim.failure:
-        return (Reason(kind="failed", brief=claim.failure),)
-    return claim.reasons
 
 
 def _finding(gate: Gate, claim: Claim) -> Finding | None:
@@ -543,7 +529,7 @@ def _forecast_s(gate: Gate, claim: Claim) -> float | None:
     earlier one's half-width remains (half-widths add in quadrature). None if the time is unknown,
     nothing is open, or more time would not decide, as after a failed control.
     """
-    if gate.state not in ("slower", "faster", "unproven") or not claim.elapsed_s:
+    if gate.state not in _BOUNDED or not claim.elapsed_s:
         return None
     if claim.low is None or claim.high is None or claim.log_ratio is None:
         return None

@@ -19,7 +19,7 @@ each restart.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -45,7 +45,6 @@ from envcompare.fingerprint.comparing import compare_fingerprints, measured_alik
 from envcompare.fingerprint.sentences import describe
 from envcompare.run_folder.records import (
     ArmRecord,
-    Event,
     FactDifference,
     FingerprintRecord,
     FingerprintValue,
@@ -70,7 +69,6 @@ _OPTIONAL: Final = (
 _MOST: Final = 0.5  # of the rounds of a cell
 _FEW: Final = 0.1
 _MOST_NAMED = 20
-_Key = tuple[str, str]  # cell, arm
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: commands are parsed once, not for each cell
@@ -115,7 +113,7 @@ def mismatches(before: ReadRun, after: ReadRun, cells: Iterable[str]) -> tuple[M
     return tuple(seen.values())
 
 
-def changed_facts(
+def _changed_facts(
     before: ReadRun, after: ReadRun, place: tuple[str, str]
 ) -> tuple[FactDifference, ...]:
     """Return the facts of an arm in a cell that differ between the runs, software first.
@@ -126,33 +124,24 @@ def changed_facts(
     if mine is None or theirs is None:
         return ()
     is_stabilised = before.record.design.stabilise and after.record.design.stabilise
-    return _changed(mine, theirs, is_stabilised=is_stabilised)
-
-
-def _changed(
-    before: FingerprintRecord, after: FingerprintRecord, *, is_stabilised: bool
-) -> tuple[FactDifference, ...]:
-    """Return the facts that differ.
-
-    A part of a fact that is left out is reported by itself.
-    """
     kept = [
         one
-        for one in compare_fingerprints(before, after)
+        for one in compare_fingerprints(mine, theirs)
         if one.fact_class != "identity"
         and not (is_stabilised and one.key == "env.PYTHONHASHSEED")
-        and _is_proven(before, after, one)
+        and _is_proven(mine, theirs, one)
         and not (
             any(holds_for(rule, one.key) for rule in _OPTIONAL)
             and None in (one.reference, one.value)
         )
     ]
-    alike = measured_alike(before, after, kept)
+    alike = measured_alike(mine, theirs, kept)
     keys = {one.key for one in alike}
+    # a part of a fact that is left out is reported by itself
     whole = (
         one if one.part_of in keys else msgspec.structs.replace(one, part_of="") for one in alike
     )
-    return (*whole, *_engines(before, after))
+    return (*whole, *_engines(mine, theirs))
 
 
 def _is_proven(
@@ -229,10 +218,9 @@ def of_work(before: ReadRun, after: ReadRun, cells: tuple[str, str]) -> Iterator
         values = mine.get(key), theirs.get(key)
         # an unknown code hash is reported once for all cells
         if (key == "code") if None in values else values[0] != values[1]:
-            yield _mismatch(key, values, _changed_text(key, values))
+            yield _work_mismatch(key, values)
     if "data" in mine and "data" in theirs and mine["data"] != theirs["data"]:
-        values = mine["data"], theirs["data"]
-        yield _mismatch("data", values, _changed_text("data", values))
+        yield _work_mismatch("data", (mine["data"], theirs["data"]))
     workload = next(one.workload for one in after.record.cells if one.id == cells[1])
     commands = before.commands.get(workload), after.commands.get(workload)
     if commands[0] != commands[1]:
@@ -246,7 +234,7 @@ def _of_reference(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismat
         first, second = ("not known" if one is None else "known" for one in (mine, theirs))
         yield _mismatch("fingerprint", (first, second), f"the fingerprint {first} → {second}")
         return
-    for changed in whole_facts(changed_facts(before, after, at)):
+    for changed in whole_facts(_changed_facts(before, after, at)):
         values = (changed.reference, changed.value)
         yield _mismatch(changed.key, values, fact_text(changed))
 
@@ -272,8 +260,8 @@ def _mismatch(key: str, values: tuple[FingerprintValue, FingerprintValue], text:
     return Mismatch(key=key, before=values[0], after=values[1], text=text)
 
 
-def _changed_text(key: str, values: tuple[FingerprintValue, FingerprintValue]) -> str:
-    return f"{fact(key).name} {_short(values[0])} → {_short(values[1])}"
+def _work_mismatch(key: str, values: tuple[FingerprintValue, FingerprintValue]) -> Mismatch:
+    return _mismatch(key, values, f"{fact(key).name} {_short(values[0])} → {_short(values[1])}")
 
 
 def _setting(value: object, *, none: str) -> str:
@@ -310,18 +298,13 @@ def read_of(files: RunFiles) -> ReadRun:
         comparison=comparison,
         fingerprints={(one.cell, one.arm): one for one in files.fingerprints},
         # includes resumed parts, since code must not change while a run is paused
-        work=_work(files.events, comparison),
+        work={
+            event.cell: dict(event.values)
+            for event in files.events
+            if event.what == "note" and "code" in event.values
+            if event.arm == comparison.reference_in(event.cell)
+        },
     )
-
-
-def _work(events: Iterable[Event], run: RunComparison) -> dict[str, Work]:
-    """Return the work that the reference recorded, by cell."""
-    return {
-        event.cell: dict(event.values)
-        for event in events
-        if event.what == "note" and "code" in event.values
-        if event.arm == run.reference_in(event.cell)
-    }
 
 
 def compare_runs(before: ReadRun, after: ReadRun, *, allow_mismatch: bool = False) -> RunChange:
@@ -331,10 +314,12 @@ def compare_runs(before: ReadRun, after: ReadRun, *, allow_mismatch: bool = Fals
     is false.
     """
     _check_two(before, after)
-    first, second = _compared(before.comparison), _compared(after.comparison)
+    first, second = (
+        {(one.cell, one.arm): one for one in run.comparison.compared} for run in (before, after)
+    )
     common = [key for key in second if key in first]
     if not common:
-        raise _nothing_common(before, after)
+        raise _nothing_common({before.comparison.run_id: first, after.comparison.run_id: second})
     cells = tuple(dict.fromkeys(cell for cell, _ in common))
     unlike = mismatches(before, after, cells)
     if unlike and not allow_mismatch:
@@ -378,25 +363,17 @@ def _check_two(before: ReadRun, after: ReadRun) -> None:
             )
 
 
-def _compared(run: RunComparison) -> dict[_Key, Comparison]:
-    return {(one.cell, one.arm): one for one in run.compared}
-
-
-def _nothing_common(before: ReadRun, after: ReadRun) -> ConfigError:
-    has = [
-        f"{run.comparison.run_id} has {_named(_compared(run.comparison))}"
-        for run in (before, after)
-    ]
+def _nothing_common(compared: Mapping[str, Iterable[tuple[str, str]]]) -> ConfigError:
+    """Return the error with the cells and arms that each run compared."""
+    names = {run: [f"{arm} in {cell}" for cell, arm in keys] for run, keys in compared.items()}
     return ConfigError(
         "the two runs have no comparison in common",
-        details="; ".join(has),
+        details="; ".join(
+            f"{run} has {first_few(found, most=_MOST_NAMED) or 'nothing that was timed'}"
+            for run, found in names.items()
+        ),
         hint="compare runs of the same hosts, workloads, parameters and environments",
     )
-
-
-def _named(keys: Iterable[_Key]) -> str:
-    names = [f"{arm} in {cell}" for cell, arm in keys]
-    return first_few(names, most=_MOST_NAMED) or "nothing that was timed"
 
 
 def _refused(before: ReadRun, after: ReadRun, texts: list[str]) -> ConfigError:
@@ -435,17 +412,24 @@ def _cautions(before: ReadRun, after: ReadRun, cells: tuple[str, ...]) -> Iterab
     if before.comparison.created > after.comparison.created:
         yield "the first run was started later than the second: are they in the right order?"
     yield from _unknown(before, after, cells)
+    kinds, later = (
+        {cell.id: cell.generation for cell in run.comparison.cells} for run in (before, after)
+    )
     for cell in cells:
-        kinds = [_generation(run.comparison, cell) for run in (before, after)]
-        if all(kinds) and kinds[0] != kinds[1]:
-            yield f"{cell}: generations by {kinds[0]} before, by {kinds[1]} after"
+        if kinds[cell] and later[cell] and kinds[cell] != later[cell]:
+            yield f"{cell}: generations by {kinds[cell]} before, by {later[cell]} after"
     if before.record.design.screen or after.record.design.screen:
         yield "no screen is used here: each interval pays for all comparisons of its run"
 
 
 def _unknown(before: ReadRun, after: ReadRun, cells: tuple[str, ...]) -> Iterable[str]:
     """State which cells are not known to have done the same work on the same data."""
-    commands = _programs(before) | _programs(after)
+    commands = {
+        cell.id
+        for run in (before, after)
+        for cell in run.record.cells
+        if cell.workload in run.commands
+    }
     unknown = [
         cell
         for cell in cells
@@ -459,15 +443,6 @@ def _unknown(before: ReadRun, after: ReadRun, cells: tuple[str, ...]) -> Iterabl
             f"that the command of {', '.join(programs)} is the same program in both runs is not "
             "known; that it is called the same is"
         )
-
-
-def _programs(run: ReadRun) -> frozenset[str]:
-    names = run.commands.keys()
-    return frozenset(cell.id for cell in run.record.cells if cell.workload in names)
-
-
-def _generation(run: RunComparison, cell: str) -> str:
-    return next((one.generation for one in run.cells if one.id == cell), "")
 
 
 def _judge_change(moments: _Moments) -> Change:
@@ -484,30 +459,27 @@ def _judge_change(moments: _Moments) -> Change:
         after=second.primary,
         elapsed_s=next((c.elapsed_s for c in after.comparison.cells if c.id == second.cell), None),
         is_described=all((second.cell, second.arm) in run.fingerprints for run in (before, after)),
-        differences=changed_facts(before, after, (second.cell, second.arm)),
+        differences=_changed_facts(before, after, (second.cell, second.arm)),
         failure=second.failure,
         remarks=tuple(_remarks(moments)),
     )
     if first.primary is None or second.primary is None:
-        return _unmeasured(base, moments)
+        lacking = [moment for moment in moments if moment[2].primary is None]
+        is_failed = any(one.outcome == "failed" for _, _, one in lacking)
+        phases = (phase_of(run.comparison, one) for _, run, one in lacking)
+        return msgspec.structs.replace(
+            base,
+            outcome="failed" if is_failed else "not-run",
+            reasons=tuple(
+                _of_run(word, one.reason or Reason(kind="unknown")) for word, _, one in lacking
+            ),
+            phase=next((phase for phase in phases if phase is not None), None),
+        )
     metrics = first.primary.metric, second.primary.metric
     if metrics[0] != metrics[1]:
         reason = Reason(kind="other-metric", metrics=metrics)
         return msgspec.structs.replace(base, reasons=(reason,))
     return _measured(base, first.primary, second.primary, moments)
-
-
-def _unmeasured(base: Change, moments: _Moments) -> Change:
-    lacking = [moment for moment in moments if moment[2].primary is None]
-    is_failed = any(one.outcome == "failed" for _, _, one in lacking)
-    reasons = (_of_run(word, one.reason or Reason(kind="unknown")) for word, _, one in lacking)
-    phases = (phase_of(run.comparison, one) for _, run, one in lacking)
-    return msgspec.structs.replace(
-        base,
-        outcome="failed" if is_failed else "not-run",
-        reasons=tuple(reasons),
-        phase=next((phase for phase in phases if phase is not None), None),
-    )
 
 
 def _measured(base: Change, first: Estimate, second: Estimate, moments: _Moments) -> Change:
@@ -585,8 +557,7 @@ def _lacking(run: RunComparison, comparison: Comparison) -> Reason | None:
     assert primary is not None
     if comparison.reason is not None and comparison.reason.kind == "too-few":
         return comparison.reason
-    needed = _least(run, comparison)
-    if primary.restarts < needed or primary.low is None or primary.high is None:
+    if primary.restarts < _least(run, comparison) or primary.low is None or primary.high is None:
         return comparison.reason or Reason(kind="no-interval")
     return None
 
@@ -601,8 +572,7 @@ def _least(run: RunComparison, comparison: Comparison) -> int:
 def failed_floor(run: RunComparison, comparison: Comparison) -> float | None:
     """Return the far end of a cell's control if it failed."""
     floors = (cell.noise_floor for cell in run.cells if cell.id == comparison.cell)
-    least = _least(run, comparison)
-    return failed_control_end(next(floors, None), least=least)
+    return failed_control_end(next(floors, None), least=_least(run, comparison))
 
 
 def _remarks(moments: _Moments) -> Iterable[str]:

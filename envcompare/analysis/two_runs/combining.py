@@ -36,7 +36,7 @@ from envcompare.analysis.two_runs.changes import (
 from envcompare.errors import ConfigError
 from envcompare.fingerprint import fact
 from envcompare.fingerprint.comparing import first_identities
-from envcompare.run_folder.records import ArmRecord, FingerprintValue, Scalar
+from envcompare.run_folder.records import FingerprintValue
 from envcompare.run_folder.results import RunFolder, count_comparisons
 from envcompare.stats.acrosscells import HostValues, over_hosts, over_runs
 from envcompare.stats.intervals import level_together
@@ -47,7 +47,6 @@ _DESIGN: Final = ("threads", "stabilise")
 _SOFTWARE: Final = ("python.version", "torch.version", "torch.cuda")
 _MOST_NAMED: Final = 20
 _Work = tuple[str, str, str]  # workload, parameters, and the arm that contains its arms
-_Parameters = dict[str, Scalar]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +97,9 @@ def combine_runs(runs: Sequence[CombinableRun], *, allow_mismatch: bool = False)
     for run in runs:
         for key, comparisons in run.compared.items():
             found.setdefault(key, []).extend((run, one) for one in comparisons)
-    shared = {key: parts for key, parts in found.items() if _runs_of(parts) > 1}
+    shared = {
+        key: parts for key, parts in found.items() if len({run.run_id for run, _ in parts}) > 1
+    }
     if not shared:
         raise _nothing_common(runs)
     unlike = tuple(_mismatches(shared.values()))
@@ -132,10 +133,6 @@ def _work(comparison: Comparison) -> _Work:
 def _named(work: _Work) -> str:
     workload, parameters, within = work
     return " ".join(filter(None, (workload, f"in {within}" if within else "", parameters)))
-
-
-def _runs_of(parts: Iterable[tuple[CombinableRun, Comparison]]) -> int:
-    return len({run.run_id for run, _ in parts})
 
 
 def _check_several(runs: Sequence[CombinableRun]) -> None:
@@ -204,9 +201,16 @@ def _unlike(
     sides = tuple(zip((before, after), cells, strict=True))
     yield from of_design(before, after, keys=_DESIGN)
     for name in ("reference", parts[1].arm):
-        arms = [
-            _arm(run, run.comparison.reference_in(cell) if name == "reference" else name)
+        names = [
+            run.comparison.reference_in(cell) if name == "reference" else name
             for run, cell in sides
+        ]
+        # described too, since one name may mean two environments
+        arms = [
+            f"{arm.id} ({arm_text(arm)})"
+            for (run, _), wanted in zip(sides, names, strict=True)
+            for arm in run.record.arms
+            if arm.id == wanted
         ]
         what = f"{'the reference' if name == 'reference' else 'the environment'} {{}} → {{}}"
         yield from _unless_alike("arm", arms[0], arms[1], what)
@@ -225,12 +229,6 @@ def _unless_alike(
     if mine != theirs:
         values = ("not known" if value is None else str(value) for value in (mine, theirs))
         yield Mismatch(key=key, before=mine, after=theirs, text=text.format(*values))
-
-
-def _arm(run: ReadRun, name: str) -> str:
-    """Return the description of an arm, since its name may mean another environment."""
-    found: ArmRecord = next(arm for arm in run.record.arms if arm.id == name)
-    return f"{name} ({arm_text(found)})"
 
 
 def _effect(
@@ -284,15 +282,11 @@ def _effect(
         groups = [[one for _, one in each] for each in by_machine.values()]
         if not is_equal_by_mean(groups, level=level, margin=margin):
             return replace(made, outcome="inconclusive", why_open="mean")
-    return _withdrawn(made, margin=margin)
-
-
-def _withdrawn(made: CombinedEffect, *, margin: float) -> CombinedEffect:
-    """Withdraw a claim that the failed control of a run could cause."""
-    if made.outcome in {"inconclusive", "not-run"}:
+    if made.outcome == "inconclusive":
         return made
-    floor = max((one.control_end or 0.0 for one in made.parts), default=0.0)
-    if floor and claimed(made.outcome, made.log_ratio or 0.0, margin=margin) <= floor:
+    # a claim is withdrawn if the failed control of a run could cause it
+    floor = max((one.control_end or 0.0 for one in members), default=0.0)
+    if floor and claimed(made.outcome, ends.mean, margin=margin) <= floor:
         return replace(made, outcome="inconclusive", why_open="control-failed")
     return made
 
