@@ -367,7 +367,12 @@ def _cleaned(parent: Element) -> list[Element]:
         tag = _NAMESPACE.sub("", child.tag)
         if tag not in _ELEMENTS or _is_unseen(child, tag):
             continue
-        made = Element(tag, _attributes(child))
+        attributes = {
+            key: _rounded(value) if key in _PLACES else value
+            for key, value in child.items()
+            if key in _KEPT and (key, value) not in _NEEDLESS
+        }
+        made = Element(tag, attributes)
         made.text = child.text if tag in {"text", "tspan"} else None
         made.extend([*_title(child, tag), *_cleaned(child)])
         if tag != "g":
@@ -399,14 +404,6 @@ def _is_unseen(element: Element, tag: str) -> bool:
     return False
 
 
-def _attributes(element: Element) -> dict[str, str]:
-    return {
-        key: _rounded(value) if key in _PLACES else value
-        for key, value in element.items()
-        if key in _KEPT and (key, value) not in _NEEDLESS
-    }
-
-
 def _title(element: Element, tag: str) -> list[Element]:
     """Return Vega's description of a mark as a title, which browsers show as a tooltip."""
     label = element.get("aria-label", "")
@@ -435,22 +432,18 @@ def paper_files(chart: Chart, *, width_mm: float | None = None) -> dict[str, byt
     scale = _SCALE
     if width_mm is not None:
         # a unit of the drawing becomes a point of the PDF
-        svg = _scaled(svg, width_mm * _POINTS_PER_INCH / _MM_PER_INCH)
+        width = width_mm * _POINTS_PER_INCH / _MM_PER_INCH
+        root = fromstring(svg)  # noqa: S314 — our own
+        factor = width / float(root.get("width", width))
+        height = factor * float(root.get("height", 0))
+        size = f'width="{width:.2f}" height="{height:.2f}"'
+        svg = re.sub(r'width="[^"]*" height="[^"]*"', size, svg, count=1)
         scale = _DOTS_PER_INCH / _POINTS_PER_INCH
     return {
         "svg": svg.encode(),
         "png": converted("svg_to_png", svg=svg, scale=scale),
         "pdf": converted("svg_to_pdf", svg=svg),
     }
-
-
-def _scaled(svg: str, width: float) -> str:
-    """Return an SVG with another width, and a height in proportion."""
-    root = fromstring(svg)  # noqa: S314 — our own
-    factor = width / float(root.get("width", width))
-    height = factor * float(root.get("height", 0))
-    size = f'width="{width:.2f}" height="{height:.2f}"'
-    return re.sub(r'width="[^"]*" height="[^"]*"', size, svg, count=1)
 
 
 def _svg(chart: Chart, palette: Palette) -> str:
@@ -461,31 +454,34 @@ def specification(chart: Chart, palette: Palette) -> dict[str, Any]:
     """Return the Vega-Lite specification of a chart in a palette."""
     alt.data_transformers.consolidate_datasets = False  # a layer keeps its rows, few as they are
     with debug_mode(arg=False):  # tests check charts against the schema; pages need not repeat that
-        return {**chart.declare(palette), "config": _config(palette)}
-
-
-def _config(palette: Palette) -> dict[str, Any]:
-    words = {"labelColor": palette.mute, "titleColor": palette.mute, "titleFontWeight": "normal"}
-    sizes = {"labelFontSize": _SIZE, "titleFontSize": _SIZE}
-    return {
-        "background": palette.background,
-        "font": _FONT,
-        "aria": True,
-        "padding": 4,
-        "view": {"stroke": None},
-        "axis": {
-            **words,
-            **sizes,
-            "domainColor": palette.mute,
-            "gridColor": palette.line,
-            "ticks": False,
-            "labelFlush": False,
-            "labelPadding": 6,
-            "titlePadding": 6,
-        },
-        "legend": {**words, **sizes, "labelColor": palette.text},
-        "text": {"color": palette.text, "fontSize": _SIZE},
-    }
+        words = {
+            "labelColor": palette.mute,
+            "titleColor": palette.mute,
+            "titleFontWeight": "normal",
+        }
+        sizes = {"labelFontSize": _SIZE, "titleFontSize": _SIZE}
+        return {
+            **chart.declare(palette),
+            "config": {
+                "background": palette.background,
+                "font": _FONT,
+                "aria": True,
+                "padding": 4,
+                "view": {"stroke": None},
+                "axis": {
+                    **words,
+                    **sizes,
+                    "domainColor": palette.mute,
+                    "gridColor": palette.line,
+                    "ticks": False,
+                    "labelFlush": False,
+                    "labelPadding": 6,
+                    "titlePadding": 6,
+                },
+                "legend": {**words, **sizes, "labelColor": palette.text},
+                "text": {"color": palette.text, "fontSize": _SIZE},
+            },
+        }
 
 
 @dataclass(slots=True)

@@ -84,15 +84,28 @@ def roofline_chart(profiles: CellProfiles, *, where: str) -> Chart | None:
     roofline = profiles.roofline
     if roofline is None:
         return None
-    placed = tuple(point for point in roofline.points[:MOST_POINTS] if _is_placed(point))
-    roofs = _drawable(roofline)
+    placed = tuple(
+        point
+        for point in roofline.points[:MOST_POINTS]
+        if _is_drawable(point.intensity) and _is_drawable(point.flops_per_s)
+    )
+    drawable = [roof for roof in roofline.roofs if _is_drawable(roof.flops_per_s)]
+    used = [roof for roof in drawable if roof.is_used]
+    roofs = tuple(sorted(used or drawable, key=lambda roof: -roof.flops_per_s))
     if not placed or not roofs:
         return None
+    measured = (*(arm.arm for arm in profiles.arms), *(point.arm for point in roofline.points))
+    looks = styles((profiles.reference, *measured))
+    arms = listed([shown(arm) for arm in dict.fromkeys(point.arm for point in placed)], most=5)
     return Chart(
         name=chart_name("roofline", profiles.cell),
         title=f"Roofline of {shown(where)}",
-        description=_description(roofline, placed),
-        declare=partial(_declared, roofline, roofs, placed, _styles(profiles)),
+        description=(
+            f"Achieved FLOP/s over FLOP per byte of {shown(roofline.level)}, both logarithmic: "
+            f"{counted(len(placed), 'point')} of {arms} below the roofs of "
+            f"{shown(roofline.device)}. The table below holds the same numbers."
+        ),
+        declare=partial(_declared, roofline, roofs, placed, looks),
     )
 
 
@@ -103,14 +116,25 @@ def _declared(
     looks: dict[str, Style],
     palette: Palette,
 ) -> Declared:
-    frame = _frame(roofs, points)
+    ridges = [roof.ridge for roof in roofs if roof.ridge and _is_drawable(roof.ridge)]
+    x_low, x_high = _around([*ridges, *(point.intensity or 1.0 for point in points)])
+    y_low, y_high = _around([
+        *(roof.flops_per_s for roof in roofs), *(point.flops_per_s for point in points)
+    ])  # fmt: skip
+    frame = _Frame(x_low=x_low, x_high=x_high, y_low=y_low, y_high=y_high)
     layers = [
         *_roofs(_slope(roofline, roofs, frame), _flats(roofs, frame), frame, palette),
         _points(points, looks, frame, palette),
     ]
     drawing = layered(layers, width=_WIDTH, height=_HEIGHT)
     arms = {point.arm: looks[point.arm] for point in points}
-    return with_key(drawing, _keys(arms, palette), width=_WIDTH, below=_BELOW)
+    arm_keys = [
+        Key(text=label(arm), colour=palette.of(look.place), shape=look.shape, opacity=_FILLED)
+        for arm, look in arms.items()
+    ]
+    filled = Key(text="filled: all kernels", colour=palette.mute, shape="circle", opacity=_FILLED)
+    hollow = Key(text="open: one kernel", colour=palette.mute, shape="circle", opacity=0.0)
+    return with_key(drawing, [*arm_keys, filled, hollow], width=_WIDTH, below=_BELOW)
 
 
 def _axes(frame: _Frame) -> dict[str, alt.X | alt.Y]:
@@ -144,35 +168,15 @@ def _decades(low: int, high: int) -> list[float]:
     return [10.0**one for one in range(low, high + 1, 1 + (high - low) // _MOST_TICKS)]
 
 
-def _frame(roofs: tuple[Roof, ...], points: tuple[RooflinePoint, ...]) -> _Frame:
-    ridges = [roof.ridge for roof in roofs if roof.ridge and _is_drawable(roof.ridge)]
-    x_low, x_high = _around([*ridges, *(point.intensity or 1.0 for point in points)])
-    y_low, y_high = _around([
-        *(roof.flops_per_s for roof in roofs), *(point.flops_per_s for point in points)
-    ])  # fmt: skip
-    return _Frame(x_low=x_low, x_high=x_high, y_low=y_low, y_high=y_high)
-
-
 def _around(values: Iterable[float]) -> tuple[int, int]:
     """Return whole decades around the values, with a margin."""
     logs = [math.log10(value) for value in values]
     return math.floor(min(logs) - 0.15), math.ceil(max(logs) + 0.15)
 
 
-def _is_placed(point: RooflinePoint) -> bool:
-    return _is_drawable(point.intensity) and _is_drawable(point.flops_per_s)
-
-
 def _is_drawable(value: float | None) -> bool:
     """Say whether a value fits on a logarithmic axis with those of real devices."""
     return value is not None and _LEAST <= value <= _MOST
-
-
-def _drawable(roofline: Roofline) -> tuple[Roof, ...]:
-    """Return the roofs of the precisions in use, or else all roofs, the highest first."""
-    drawable = [roof for roof in roofline.roofs if _is_drawable(roof.flops_per_s)]
-    used = [roof for roof in drawable if roof.is_used]
-    return tuple(sorted(used or drawable, key=lambda roof: -roof.flops_per_s))
 
 
 def _slope(roofline: Roofline, roofs: tuple[Roof, ...], frame: _Frame) -> list[_Line]:
@@ -260,32 +264,3 @@ def _points(
 def point_name(point: RooflinePoint) -> str:
     """Return the name of a point."""
     return shown(short_name(point.name))
-
-
-def _styles(profiles: CellProfiles) -> dict[str, Style]:
-    """Give each arm the same look in every chart of the cell."""
-    drawn = profiles.roofline.points if profiles.roofline else ()
-    return styles(
-        (profiles.reference, *(arm.arm for arm in profiles.arms), *(point.arm for point in drawn))
-    )
-
-
-def _keys(arms: dict[str, Style], palette: Palette) -> list[Key]:
-    arm_keys = [
-        Key(text=label(arm), colour=palette.of(look.place), shape=look.shape, opacity=_FILLED)
-        for arm, look in arms.items()
-    ]
-    return [
-        *arm_keys,
-        Key(text="filled: all kernels", colour=palette.mute, shape="circle", opacity=_FILLED),
-        Key(text="open: one kernel", colour=palette.mute, shape="circle", opacity=0.0),
-    ]
-
-
-def _description(roofline: Roofline, placed: tuple[RooflinePoint, ...]) -> str:
-    arms = listed([shown(arm) for arm in dict.fromkeys(point.arm for point in placed)], most=5)
-    return (
-        f"Achieved FLOP/s over FLOP per byte of {shown(roofline.level)}, both logarithmic: "
-        f"{counted(len(placed), 'point')} of {arms} below the roofs of {shown(roofline.device)}. "
-        "The table below holds the same numbers."
-    )

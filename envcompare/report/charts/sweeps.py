@@ -101,10 +101,17 @@ def forest_chart(run: RunComparison) -> Chart | None:
         (comparison for comparison in compared if id(comparison) in kept),
         key=lambda comparison: arms.index(comparison.arm),
     )
+    left_out = len(compared) - len(chosen)
+    counts = Counter(WORDS[comparison.outcome] for comparison in chosen)
+    counted_words = ", ".join(f"{count} {word}" for word, count in counts.items())
+    rest = f" {counted(left_out, 'comparison')} that moved less left out." if left_out else ""
     return Chart(
         name=chart_name("forest", run.run_id),
         title=f"Change of time against {shown(reference_name(run))}; left is faster",
-        description=_forest_description(run, chosen, left_out=len(compared) - len(chosen)),
+        description=(
+            f"{counted(len(chosen), 'comparison')} with intervals, the band is the margin of "
+            f"±{margin_percent(run.settings.margin)}: {counted_words}.{rest}"
+        ),
         declare=partial(_forest, run, chosen),
     )
 
@@ -218,16 +225,6 @@ def _figures(comparison: Comparison | LadderStep) -> str:
     interval = signed_interval(comparison.deciding.low, comparison.deciding.high)
     mixed = ", confounded" if comparison.is_confounded else ""
     return f"{signed_percent(comparison.deciding.log_ratio)} ({interval}) {word}{mixed}"
-
-
-def _forest_description(run: RunComparison, chosen: list[Comparison], *, left_out: int) -> str:
-    counts = Counter(WORDS[comparison.outcome] for comparison in chosen)
-    counted_words = ", ".join(f"{count} {word}" for word, count in counts.items())
-    rest = f" {counted(left_out, 'comparison')} that moved less left out." if left_out else ""
-    return (
-        f"{counted(len(chosen), 'comparison')} with intervals, the band is the margin of "
-        f"±{margin_percent(run.settings.margin)}: {counted_words}.{rest}"
-    )
 
 
 def ladder_axis(run: RunComparison) -> Axis:

@@ -170,7 +170,15 @@ def _stacked(
         row_texts(ends, y("y"), palette.text, text="name"),
     )
     drawing = layered(layers, width=_WIDTH, height=height)
-    keyed = with_key(drawing, _keys(parts, palette), width=_WIDTH, below=_AXIS)
+    keys = [
+        Key(
+            text=f"{_letter(number)} {part.name}",
+            colour=palette.of(part.place),
+            opacity=_PALE if part.is_pale else 1.0,
+        )
+        for number, part in enumerate(parts)
+    ]
+    keyed = with_key(drawing, keys, width=_WIDTH, below=_AXIS)
     return {**keyed, "padding": padding(bar.name for bar in bars)}
 
 
@@ -183,6 +191,8 @@ def _rows(
     for number, (part, segment) in enumerate(zip(parts, bar.segments, strict=True)):
         if not segment.size:
             continue
+        texts = (f"{_letter(number)} {segment.text}", _letter(number))
+        room = segment.size * scale - 4
         boxes.append(
             {
                 "x": ends[number],
@@ -195,31 +205,15 @@ def _rows(
                 "opacity": _PALE if part.is_pale else 1.0,
                 "edge": palette.of(part.place) if part.is_pale else palette.back,
                 "ink": palette.text if part.is_pale else palette.back,
-                "text": _fitting(_letter(number), segment.text, room=segment.size * scale),
+                "text": next((text for text in texts if text_width(text) <= room), ""),
                 "tip": segment.tip,
             }
         )
     return boxes
 
 
-def _fitting(letter: str, text: str, *, room: float) -> str:
-    both = f"{letter} {text}"
-    return next((one for one in (both, letter) if text_width(one) + 4 <= room), "")
-
-
 def _letter(number: int) -> str:
     return ascii_uppercase[number % len(ascii_uppercase)]
-
-
-def _keys(parts: Sequence[_Part], palette: Palette) -> list[Key]:
-    return [
-        Key(
-            text=f"{_letter(number)} {part.name}",
-            colour=palette.of(part.place),
-            opacity=_PALE if part.is_pale else 1.0,
-        )
-        for number, part in enumerate(parts)
-    ]
 
 
 def time_chart(run: RunComparison, profiles: CellProfiles, ledger: Ledger) -> Chart | None:
@@ -242,10 +236,21 @@ def time_chart(run: RunComparison, profiles: CellProfiles, ledger: Ledger) -> Ch
         _ledger_bar(ledger, profiles.reference, scale, is_arm=False),
         _ledger_bar(ledger, ledger.arm, scale, is_arm=True),
     )
+    moved = sorted(ledger.parts, key=lambda part: -abs(part.change_ns))[:_MOST_PARTS]
+    most_changed = [
+        f"{PART_NAMES[part.part]} {scale.signed(part.change_ns)} {scale.unit}"
+        for part in moved
+        if part.change_ns
+    ]
+    changes = f" Most changed: {', '.join(most_changed)}." if most_changed else ""
     return Chart(
         name=chart_name("time", profiles.cell, ledger.arm),
         title=f"Time {_per(ledger)} by part, {arms}, {where}",
-        description=_ledger_description(ledger, profiles.reference, scale),
+        description=(
+            f"{shown(profiles.reference)} {scale.number(ledger.reference_ns)} {scale.unit}, "
+            f"{shown(ledger.arm)} {scale.number(ledger.arm_ns)} {scale.unit} "
+            f"{_per(ledger)}.{changes}"
+        ),
         declare=partial(
             _stacked, bars=bars, parts=parts, title=f"time {_per(ledger)} ({scale.unit})"
         ),
@@ -261,21 +266,6 @@ def _ledger_bar(ledger: Ledger, name: str, scale: TimeScale, *, is_arm: bool) ->
         segments.append(_Segment(size=max(0, time) / scale.size_ns, text=text, tip=tip))
     whole = scale.number(ledger.arm_ns if is_arm else ledger.reference_ns)
     return _Bar(name=label(name), segments=tuple(segments), total=whole)
-
-
-def _ledger_description(ledger: Ledger, reference: str, scale: TimeScale) -> str:
-    """Describe the totals and the parts that changed most; the table has every part."""
-    moved = sorted(ledger.parts, key=lambda part: -abs(part.change_ns))[:_MOST_PARTS]
-    most_changed = [
-        f"{PART_NAMES[part.part]} {scale.signed(part.change_ns)} {scale.unit}"
-        for part in moved
-        if part.change_ns
-    ]
-    changes = f" Most changed: {', '.join(most_changed)}." if most_changed else ""
-    return (
-        f"{shown(reference)} {scale.number(ledger.reference_ns)} {scale.unit}, "
-        f"{shown(ledger.arm)} {scale.number(ledger.arm_ns)} {scale.unit} {_per(ledger)}.{changes}"
-    )
 
 
 def _per(ledger: Ledger) -> str:
@@ -373,7 +363,13 @@ def step_chart(run: RunComparison, cell: CellSummary, arms: tuple[str, ...]) -> 
     """Return the step times of these arms as a chart, None if none has a histogram."""
     if len(cell.step_edges_s) < 2:
         return None
-    lanes = _lanes(run, cell, arms)
+    arm_styles, bins = run_styles(run), len(cell.step_edges_s) - 1
+    by_arm = {one.arm: one for one in cell.step_times}
+    drawable = [by_arm[arm] for arm in arms if arm in by_arm and _is_drawable(by_arm[arm], bins)]
+    lanes = tuple(
+        _Lane(top=_STEP_LANE * place, times=times, style=arm_styles[times.arm])
+        for place, times in enumerate(drawable)
+    )
     if not lanes:
         return None
     piece = piece_of(cell)
@@ -383,16 +379,6 @@ def step_chart(run: RunComparison, cell: CellSummary, arms: tuple[str, ...]) -> 
         title=f"Times of single {PLURALS[piece]}, {where}",
         description=f"{_description(lanes, piece)} {KEY}",
         declare=partial(_declared, lanes, cell.step_edges_s, piece),
-    )
-
-
-def _lanes(run: RunComparison, cell: CellSummary, arms: tuple[str, ...]) -> tuple[_Lane, ...]:
-    styles, bins = run_styles(run), len(cell.step_edges_s) - 1
-    by_arm = {one.arm: one for one in cell.step_times}
-    drawable = [by_arm[arm] for arm in arms if arm in by_arm and _is_drawable(by_arm[arm], bins)]
-    return tuple(
-        _Lane(top=_STEP_LANE * place, times=times, style=styles[times.arm])
-        for place, times in enumerate(drawable)
     )
 
 

@@ -158,7 +158,19 @@ def _starts(comparison: Comparison, arm: str) -> tuple[str, ...]:
 
 def failures_section(run: RunComparison, files: tuple[str, ...]) -> Section | None:
     """Return every failure of the run; None if nothing failed."""
-    failures = _failures(run)
+    labels = cell_labels(run)
+    reported = {(one.cell, one.arm) for one in run.course.failures}
+    failures = (
+        *(_from_row(one, labels) for one in run.course.failures),
+        *(
+            _from_comparison(run, one, label=labels[one.cell])
+            for one in run.comparisons
+            if one.outcome in {"failed", "not-run"}
+            and (one.cell, one.arm) not in reported
+            and not one.is_skipped_size
+        ),
+        *_states(run),
+    )
     if not failures:
         return None
     blocks = tuple(_failure_group(one, files) for one in failures)
@@ -192,23 +204,6 @@ def _failure_group(failure: _Failure, files: tuple[str, ...]) -> Group:
             *((subtitle,) if place else ()),
             Pairs(pairs=tuple(pair for pair in pairs if pair[1]), style="three-lines"),
         ),
-    )
-
-
-def _failures(run: RunComparison) -> tuple[_Failure, ...]:
-    """Return every failure of the run, and each missing comparison that has no failure."""
-    labels = cell_labels(run)
-    reported = {(one.cell, one.arm) for one in run.course.failures}
-    return (
-        *(_from_row(one, labels) for one in run.course.failures),
-        *(
-            _from_comparison(run, one, label=labels[one.cell])
-            for one in run.comparisons
-            if one.outcome in {"failed", "not-run"}
-            and (one.cell, one.arm) not in reported
-            and not one.is_skipped_size
-        ),
-        *_states(run),
     )
 
 

@@ -113,27 +113,22 @@ def summary_cards(run: RunComparison) -> SummaryCards:
 def _is_it_real(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, ...]:
     if not is_timed(run):
         return (_item(ONE_PROFILE if has_times(run) else ONE_COUNT),)
-    items = (
-        _item(replication_sentence(run)),
-        *_controls(run, verdicts),
-        _item(level_sentence(run)),
-        _item(margin_sentence(run, name="The margin")),
-    )
-    return tuple(item for item in items if item.text)
-
-
-def _controls(run: RunComparison, verdicts: tuple[Verdict, ...]) -> list[Line]:
-    """Describe the worst control and the control of the cell with the largest difference."""
     labels = cell_labels(run)
     cells = sorted(run.cells, key=lambda cell: (not is_control_failed(cell, run), *_doubt(cell)))
     leading = {one.cell_id for one in _moved(verdicts)[:1]} | {cell.id for cell in cells[:1]}
     shown = [cell for cell in cells if cell.id in leading or len(cells) <= FIRST_CONTROLS]
-    items = [_item(control_sentence(cell, label=labels[cell.id], run=run)) for cell in shown]
+    controls = [_item(control_sentence(cell, label=labels[cell.id], run=run)) for cell in shown]
     if rest := len(cells) - len(shown):
         is_ranked = all(math.isfinite(_width(cell)) for cell in cells)
         more = f"{counted(rest, 'more control')}{', no worse' * is_ranked}"
-        items = _with_link(items, link=more, href="#method")
-    return items
+        controls = _with_link(controls, link=more, href="#method")
+    items = (
+        _item(replication_sentence(run)),
+        *controls,
+        _item(level_sentence(run)),
+        _item(margin_sentence(run, name="The margin")),
+    )
+    return tuple(item for item in items if item.text)
 
 
 def _moved(verdicts: tuple[Verdict, ...]) -> list[Verdict]:
@@ -167,20 +162,16 @@ def _why(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, ...]:
     if rungs:
         rungs = _with_link(rungs, link="Ladder", href="#ladder")
     largest = _largest(verdicts, split=split_arms(run), are_lines=has_lines(run))
+    items = [_item(text) for text in thread_lines(run)]
     return (
         *rungs,
         *split,
         largest,
-        *_threads(run),
+        *_first(items, "more about threads.", link="Environments", href="#environments"),
         *_why_of_profiles(run),
         *_clock(run, verdicts),
         *_on_purpose(run) * any(one.outcome in EXPLAINED for one in verdicts),
     )
-
-
-def _threads(run: RunComparison) -> list[Line]:
-    items = [_item(text) for text in thread_lines(run)]
-    return _first(items, "more about threads.", link="Environments", href="#environments")
 
 
 def _why_of_profiles(run: RunComparison) -> list[Line]:
@@ -230,28 +221,19 @@ def _largest(verdicts: tuple[Verdict, ...], *, split: frozenset[str], are_lines:
 
 
 def _cautions(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, ...]:
+    cautions = [_item(text) for text in guard_cautions(run)]
+    builds = build_sentences(run, with_confounders=False) if is_timed(run) else ()
+    items = [_item(f"⚠ {text}") for text in (*builds, *profile_cautions(run))]
     return (
         *(_item(f"⚠ {text}") for text in (*mismatch_sentences(run), *host_sentences(run))),
         *_confounders(run),
         *_failed_controls(run),
-        *_guards(run),
+        *_first(cautions, "more cautions.", link="Method", href="#method"),
         *(_item(text) for text in filter(None, (as_run_sentence(run),))),
-        *_of_profiles(run),
+        *_first(items, "more about the profiles.", link=WHY_LINK, href=WHY_HREF),
         *_without_answer(run, verdicts),
         *_dropped(run),
     )
-
-
-def _guards(run: RunComparison) -> list[Line]:
-    cautions = [_item(text) for text in guard_cautions(run)]
-    return _first(cautions, "more cautions.", link="Method", href="#method")
-
-
-def _of_profiles(run: RunComparison) -> list[Line]:
-    """State what kernel names show in addition to confounders, and the cautions about profiles."""
-    builds = build_sentences(run, with_confounders=False) if is_timed(run) else ()
-    items = [_item(f"⚠ {text}") for text in (*builds, *profile_cautions(run))]
-    return _first(items, "more about the profiles.", link=WHY_LINK, href=WHY_HREF)
 
 
 def _confounders(run: RunComparison) -> list[Line]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -150,7 +150,9 @@ def sweeps_section(run: RunComparison, charts: ChartBudget) -> Section | None:
     every = sweeps(run)
     if not every:
         return None
-    axis, chosen = sweep_axis(run, every), _moved_most(every)
+    ranked = sorted(range(len(every)), key=lambda place: (-_reach(every[place]), place))
+    chosen = [every[place] for place in sorted(ranked[:MOST_SWEEPS])]  # in the order of the run
+    axis, rest = sweep_axis(run, every), len(every) - len(chosen)
     groups = []
     for sweep in chosen:
         title = sweep_title(sweep)
@@ -163,25 +165,14 @@ def sweeps_section(run: RunComparison, charts: ChartBudget) -> Section | None:
         f"the band is the margin of ±{margin_percent(run.settings.margin)}; shaded: the intervals."
     )
     shown = Group(style="sweeps", blocks=tuple(groups))
-    rest = texts(_rest_of_sweeps(len(every) - len(chosen)), style="small")
-    return Section(anchor="sweeps", title="Sweeps", blocks=(Line(text=intro), shown, *rest))
-
-
-def _moved_most(every: tuple[Sweep, ...]) -> list[Sweep]:
-    """Return the sweeps that moved most, in the order of the run."""
-    ranked = sorted(range(len(every)), key=lambda place: (-_reach(every[place]), place))
-    return [every[place] for place in sorted(ranked[:MOST_SWEEPS])]
+    more = f"{counted(rest, 'more sweep')} moved less: see All comparisons, or --figures."
+    below = texts(more * bool(rest), style="small")
+    return Section(anchor="sweeps", title="Sweeps", blocks=(Line(text=intro), shown, *below))
 
 
 def _reach(sweep: Sweep) -> float:
     estimates = (point.primary for point in sweep.points)
     return max((abs(one.log_ratio) for one in estimates if one is not None), default=0.0)
-
-
-def _rest_of_sweeps(count: int) -> str:
-    if not count:
-        return ""
-    return f"{counted(count, 'more sweep')} moved less: see All comparisons, or --figures."
 
 
 def _sweep_table(sweep: Sweep) -> Table:
@@ -217,7 +208,10 @@ def roofline_section(
     for profiles in shown:
         label = labels.get(profiles.cell, profiles.cell)
         if profiles.roofline is None or not profiles.roofline.points:
-            reason = sentence(_why_no_roofline(profiles))
+            reason = profiles.roofline_reason
+            if profiles.roofline is not None:
+                reason = " ".join(profiles.roofline.missing) or "no work was counted"
+            reason = sentence(reason)
             blocks += texts(f"{label}: not drawn: {reason}" if reason else "")
             continue
         budget = charts if drawn < _MOST_DRAWN else None
@@ -244,31 +238,26 @@ def roofline_blocks(
         why = "Not drawn: no point has a known intensity."
     else:
         why = "" if svg else "Not drawn, to keep the page small; the numbers are below."
-    tables = (_points_table(roofline, label), _roofs_table(roofline, label))
-    return (
-        Heading(text=f"{label} on {roofline.device}"),
-        Line(text=_roofs_source(roofline)),
-        *((Drawing(label=f"Roofline chart of {label}", svg=svg),) if svg else ()),
-        *texts(why, *_roofline_notes(roofline), style="small"),
-        Fold(summary=f"Numbers of the roofline: {label}", is_open=chart is None, blocks=tables),
+    tables = (
+        _points_table(roofline, label),
+        table_of(
+            f"Roofs of {label}",
+            roofline.roofs,
+            ("Roof", "text", lambda roof: roof.precision),
+            ("FLOP/s", "number", lambda roof: quantity_text(roof.flops_per_s, "FLOP/s")),
+            ("Ridge", "number", lambda roof: _intensity(roof.ridge)),
+            style="fit",
+        ),
     )
-
-
-def _roofs_source(roofline: Roofline) -> str:
-    return f"Roofs{'' if roofline.is_measured else ' from the table'}: {roofline.source}."
-
-
-def _roofline_notes(roofline: Roofline) -> tuple[str, ...]:
     more = len(roofline.points) - MOST_POINTS
     rest = f"comparison.json holds {counted(more, 'more point')}." if more > 0 else ""
-    return (*roofline.missing, *roofline.notes, rest)
-
-
-def _why_no_roofline(profiles: CellProfiles) -> str:
-    """Return the reason why a cell has no points."""
-    if profiles.roofline is None:
-        return profiles.roofline_reason
-    return " ".join(profiles.roofline.missing) or "no work was counted"
+    return (
+        Heading(text=f"{label} on {roofline.device}"),
+        Line(text=f"Roofs{'' if roofline.is_measured else ' from the table'}: {roofline.source}."),
+        *((Drawing(label=f"Roofline chart of {label}", svg=svg),) if svg else ()),
+        *texts(why, *roofline.missing, *roofline.notes, rest, style="small"),
+        Fold(summary=f"Numbers of the roofline: {label}", is_open=chart is None, blocks=tables),
+    )
 
 
 def _points_table(roofline: Roofline, label: str) -> Table:
@@ -287,7 +276,11 @@ def _points_table(roofline: Roofline, label: str) -> Table:
         ("Work", "figure", lambda point: quantity_text(point.flops, "FLOP")),
         *traffic * any((point.bytes, point.intensity) != (None, None) for point in shown),
         ("Time", "figure", _point_time),
-        ("Achieved", "figure", lambda point: Line(strong=_rate(point.flops_per_s))),
+        (
+            "Achieved",
+            "figure",
+            lambda point: Line(strong=quantity_text(point.flops_per_s, "FLOP/s")),
+        ),
         ("Attainable", "figure", _attainable),
     )
 
@@ -299,22 +292,7 @@ def _point_time(point: RooflinePoint) -> Line:
 
 def _attainable(point: RooflinePoint) -> Line:
     bound = f"bound by {point.bound}" if point.bound else ""
-    return Line(text=_rate(point.attainable_flops_per_s), below=(bound,))
-
-
-def _roofs_table(roofline: Roofline, label: str) -> Table:
-    return table_of(
-        f"Roofs of {label}",
-        roofline.roofs,
-        ("Roof", "text", lambda roof: roof.precision),
-        ("FLOP/s", "number", lambda roof: _rate(roof.flops_per_s)),
-        ("Ridge", "number", lambda roof: _intensity(roof.ridge)),
-        style="fit",
-    )
-
-
-def _rate(flops_per_s: float | None) -> str:
-    return quantity_text(flops_per_s, "FLOP/s")
+    return Line(text=quantity_text(point.attainable_flops_per_s, "FLOP/s"), below=(bound,))
 
 
 def _intensity(value: float | None) -> str:
@@ -339,8 +317,6 @@ _NO_STARTUP: Final = "Not measured: it was switched off, or no launch came to it
 _NO_STARTUP_OF_PROGRAMS: Final = (
     "The start of a program's environment is the difference between real and wall time."
 )
-
-
 _NO_STARTUP_OF_LINES: Final = "The start of a container is part of the time of its line."
 
 
@@ -376,25 +352,24 @@ def startup_tables(run: RunComparison) -> tuple[tuple[str, Table], ...]:
     return tuple(tables)
 
 
-def _arms_of(run: RunComparison, group: Sequence[StartupSummary]) -> tuple[str, ...]:
-    """Return the planned arms of a cell, the reference first."""
-    cell = next((cell for cell in run.cells if group and cell.id == group[0].cell), None)
-    return arms_in(run, cell) if cell else (run.reference_arm, *compared_arms(run))
-
-
 def _startup_table(
     run: RunComparison, group: Sequence[StartupSummary], *, label: str, is_divided: bool
 ) -> Table:
     """Return a column for each arm and a row for each part; only the total if not `is_divided`."""
     by_arm: dict[str, Parts] = {one.arm: {part.phase: part for part in one.parts} for one in group}
-    arms = dict.fromkeys((*_arms_of(run, group), *by_arm))
+    cell = next((cell for cell in run.cells if group and cell.id == group[0].cell), None)
+    planned = arms_in(run, cell) if cell else (run.reference_arm, *compared_arms(run))
+    arms = dict.fromkeys((*planned, *by_arm))
     parts = [by_arm.get(arm, {}) for arm in arms]
     longest = max(map(total_s, parts), default=0.0)
     names = {**PHASES, **_WHOLE} if is_divided else {"real": _WHOLE["real"]}
     rows: list[tuple[Words, ...]]
     rows = [("all parts, to scale", *(_bar(table, longest) for table in parts))] * is_divided
     rows += [
-        (_part_name(phase, name), *(_part(one.get(phase)) for one in parts))
+        (
+            Line(text=name, phase=phase if phase in PHASES else ""),
+            *(_part(one.get(phase)) for one in parts),
+        )
         for phase, name in names.items()
         if any(phase in one for one in parts)
     ]
@@ -407,23 +382,15 @@ def _startup_table(
     )
 
 
-def _part_name(phase: str, name: str) -> Line:
-    return Line(text=name, phase=phase if phase in PHASES else "")
-
-
 def _bar(parts: Parts, longest: float) -> Line:
-    stacked = [(phase, parts[phase].median_s) for phase in PHASES if phase in parts]
-    return Line(segments=_segments(stacked, longest=longest))
-
-
-def _segments(parts: Iterable[tuple[str, float]], *, longest: float) -> tuple[Segment, ...]:
-    """Stack durations into one bar; `longest` fills the width."""
-    stacked, start = [], 0.0
-    for phase, seconds in parts:
-        width = 100 * seconds / longest if longest > 0 else 0.0
-        stacked.append(Segment(phase=phase, x=f"{start:.2f}", width=f"{width:.2f}"))
-        start += width
-    return tuple(stacked)
+    """Stack the phases into one bar; `longest` fills the width."""
+    segments, start = [], 0.0
+    for phase in PHASES:
+        if phase in parts:
+            width = 100 * parts[phase].median_s / longest if longest > 0 else 0.0
+            segments.append(Segment(phase=phase, x=f"{start:.2f}", width=f"{width:.2f}"))
+            start += width
+    return Line(segments=tuple(segments))
 
 
 def _startup_note(run: RunComparison, group: Sequence[StartupSummary], *, is_divided: bool) -> str:

@@ -138,6 +138,8 @@ def comparison_rows(run: RunComparison, axis: Axis) -> tuple[ComparedRow, ...]:
     for comparison in ordered:
         words = verdict(comparison, label=labels[comparison.cell], margin=run.settings.margin)
         caution = mixed.get((comparison.host, comparison.arm), "") * words.is_confounded
+        mixed_text = visible(f"⚠ {caution}") if caution else ""
+        notes = (mixed_text, _replication(comparison.primary), *words.remarks)
         rows.append(
             ComparedRow(
                 comparison=comparison,
@@ -146,7 +148,7 @@ def comparison_rows(run: RunComparison, axis: Axis) -> tuple[ComparedRow, ...]:
                 mark=mark(comparison.deciding, comparison.outcome, on=axis),
                 steps=step_times(run, words),
                 figures={name: _figure(run, comparison, name) for name in METRICS},
-                notes=_notes(comparison, words, caution),
+                notes=tuple(note for note in notes if note),
             )
         )
     return tuple(rows)
@@ -162,16 +164,14 @@ def _mixed(run: RunComparison) -> dict[tuple[str, str], str]:
     return {key: listed(list(dict.fromkeys(words)), most=2) for key, words in texts_of.items()}
 
 
-def _notes(comparison: Comparison, words: Verdict, mixed: str) -> tuple[str, ...]:
-    """Return the small notes below the sentence of a row."""
-    caution = visible(f"⚠ {mixed}") if mixed else ""
-    notes = (caution, _replication(comparison.primary), *words.remarks)
-    return tuple(note for note in notes if note)
-
-
 def _figure(run: RunComparison, comparison: Comparison, metric: str) -> _Figure | None:
     if metric == "p99":
-        return _tail(run, comparison)
+        both = _steps_of_both(run, comparison.cell, comparison.arm)
+        times = [steps.quantiles_s[_TAIL] for steps in both if steps and steps.quantiles_s]
+        if len(times) < len(both) or min(times) <= 0:
+            return None
+        log_ratio = math.log(times[1] / times[0])
+        return _Figure(signed_percent(log_ratio), signed_interval(None, None), f"{log_ratio:.4f}")
     estimate = find_estimate(comparison, metric)
     if estimate is None:
         return None
@@ -181,16 +181,6 @@ def _figure(run: RunComparison, comparison: Comparison, metric: str) -> _Figure 
         interval=signed_interval(estimate.low, estimate.high),
         places=" ".join(f"{end:.4f}" for end in ends if end is not None),
     )
-
-
-def _tail(run: RunComparison, comparison: Comparison) -> _Figure | None:
-    """Return the change of the 99th percentile of all times, which has no interval."""
-    both = _steps_of_both(run, comparison.cell, comparison.arm)
-    times = [steps.quantiles_s[_TAIL] for steps in both if steps and steps.quantiles_s]
-    if len(times) < len(both) or min(times) <= 0:
-        return None
-    log_ratio = math.log(times[1] / times[0])
-    return _Figure(signed_percent(log_ratio), signed_interval(None, None), f"{log_ratio:.4f}")
 
 
 def _replication(primary: Estimate | None) -> str:
@@ -249,7 +239,7 @@ def comparisons_section(
         "held unless the row says “of wall time”. The band is the margin of "
         f"±{margin_percent(run.settings.margin)}."
     )
-    metrics = _measured_metrics(rows)
+    metrics = tuple(metric for metric in METRICS if any(row.figures[metric] for row in rows))
     choice = Filter(
         outcomes=tuple((outcome, WORDS[outcome]) for outcome in SYMBOLS if outcome in shown),
         metrics=tuple(METRICS[name] for name in metrics),
@@ -422,21 +412,11 @@ def _slow_cell(row: ComparedRow, *, margin: float) -> Words:
     )
 
 
-def _shown_metrics(run: RunComparison) -> tuple[str, ...]:
-    """Return the metrics that a run can have; process metrics only if it has processes."""
+def _metrics_text(run: RunComparison, metrics: tuple[str, ...]) -> str:
     hidden = () if has_programs(run) else _OF_PROCESSES
     if not any(one.quantiles_s for cell in run.cells for one in cell.step_times):
         hidden = (*hidden, "p99")
-    return tuple(metric for metric in METRICS if metric not in hidden)
-
-
-def _measured_metrics(rows: tuple[ComparedRow, ...]) -> tuple[str, ...]:
-    """Return the metrics for which any row has a figure."""
-    return tuple(metric for metric in METRICS if any(row.figures[metric] for row in rows))
-
-
-def _metrics_text(run: RunComparison, metrics: tuple[str, ...]) -> str:
-    shown = _shown_metrics(run)
+    shown = tuple(metric for metric in METRICS if metric not in hidden)
     missing = [METRICS[name] for name in shown if name not in metrics]
     tail = " The 99th percentile has no interval." * ("p99" in shown)
     unmeasured = f" Not measured: {', '.join(missing)}." * bool(missing)

@@ -61,7 +61,6 @@ from envcompare.run_folder.records import (
     FactClass,
     FactDifference,
     FingerprintValue,
-    HostGroup,
     Scalar,
 )
 from envcompare.text import assigned, counted, shortened, visible
@@ -245,6 +244,19 @@ def _missing_text(key: str) -> str:
     return f"{NOT_MEASURED}: {reason}" if reason else NOT_MEASURED
 
 
+def _list_text(key: str, value: tuple[Scalar, ...]) -> str:
+    """Return the first entries and their total number; six digits of a library's digest."""
+    if key == "loaded_paths":
+        return counted(len(value), "path")
+    words = [str(one) for one in value[:_SHOWN_ENTRIES]]
+    if key == "loaded_libraries":
+        words = [f"{name} {digest[:6]}" for name, _, digest in (w.partition(" ") for w in words)]
+    text = shortened(", ".join(words), most=2 * _LONGEST_VALUE) or "none"
+    if len(value) <= _SHOWN_ENTRIES:
+        return text
+    return f"{counted(len(value), 'entry', 'entries')}: {text}, …"
+
+
 def _rank(difference: FactDifference) -> int:
     return CLASS_ORDER.index(difference.fact_class)
 
@@ -290,25 +302,17 @@ def _meaning(
         "confounder": differences,
         "varied": [one for one in differences if one.arm not in equal],
     }
-    return Line(
-        text=f"{count}: {MEANINGS[fact_class]}",
-        before=(_badge(fact_class),),
-        items=_lines(explained.get(fact_class, [])),
-    )
-
-
-def _lines(differences: list[FactDifference]) -> tuple[str, ...]:
-    """Return "docker: seccomp 0 → 2. Docker filters …": the difference, its effect, its remedy.
-
-    Arms and properties with the same text share a line.
-    """
     lines: dict[str, dict[str, list[str]]] = {}  # differences, by their text and arm
-    for difference in differences:
+    for difference in explained.get(fact_class, []):
         if not difference.part_of:
             what = shortened(describe(difference), most=80)
             by_arm = lines.setdefault(_said(difference), {})
             by_arm.setdefault(difference.arm, []).append(what)
-    return tuple(f"{_arms_text(by_arm)}. {text}".rstrip() for text, by_arm in lines.items())
+    return Line(
+        text=f"{count}: {MEANINGS[fact_class]}",
+        before=(_badge(fact_class),),
+        items=tuple(f"{_arms_text(by_arm)}. {text}".rstrip() for text, by_arm in lines.items()),
+    )
 
 
 def _arms_text(by_arm: dict[str, list[str]]) -> str:
@@ -346,19 +350,6 @@ def gpu_sentence(facts: HostFacts) -> str:
     return f"GPU on {facts.host}: {', '.join(gpus)}."
 
 
-def _list_text(key: str, value: tuple[Scalar, ...]) -> str:
-    """Return the first entries and their total number; six digits of a library's digest."""
-    if key == "loaded_paths":
-        return counted(len(value), "path")
-    words = [str(one) for one in value[:_SHOWN_ENTRIES]]
-    if key == "loaded_libraries":
-        words = [f"{name} {digest[:6]}" for name, _, digest in (w.partition(" ") for w in words)]
-    text = shortened(", ".join(words), most=2 * _LONGEST_VALUE) or "none"
-    if len(value) <= _SHOWN_ENTRIES:
-        return text
-    return f"{counted(len(value), 'entry', 'entries')}: {text}, …"
-
-
 def groups_section(run: RunComparison) -> Section | None:
     """Return the differences between groups, their times, and the costs of environments in each."""
     if not run.between_hosts.groups:
@@ -366,6 +357,10 @@ def groups_section(run: RunComparison) -> Section | None:
     machines = machine_differences(run)
     differing = _differences(run, machines, "What differs between the groups")
     effects = _estimates_of(run, are_effects=True)
+    times = _estimates_of(run, are_effects=False)
+    # The arms that all others are compared with; the table has every arm.
+    leading = [one for one in times if one.arm in run.all_references]
+    (first, other), piece = _names(run), piece_word(run)
     return Section(
         anchor="groups",
         title=groups_title(run),
@@ -376,8 +371,37 @@ def groups_section(run: RunComparison) -> Section | None:
             differing if machines else Line(text=MACHINES_ALIKE),
             *_software(run),
             Heading(text="Time of the same work"),
-            *_sentences(run, _estimates_of(run, are_effects=False)),
-            _folded(_times(run)),
+            *(
+                Line(before=(outcome_badge(one.outcome),), text=estimate_sentence(run, one))
+                for one in leading[:_MOST_SENTENCES]
+            ),
+            _folded(
+                table_of(
+                    "Times of the groups",
+                    times,
+                    ("Workload", "name", group_work),
+                    ("Environment", "name", subject_text),
+                    (
+                        "Groups",
+                        "name",
+                        lambda estimate: visible(f"{estimate.group} ÷ {estimate.reference_group}"),
+                    ),
+                    ("Verdict", "text", _verdict),
+                    ("Change", "number", lambda estimate: signed_percent(estimate.log_ratio)),
+                    ("Interval", "text", _interval),
+                    (
+                        f"Typical {piece}, {first}",
+                        "number",
+                        lambda estimate: _typical(estimate.reference_values),
+                    ),
+                    (
+                        f"Typical {piece}, {other}",
+                        "number",
+                        lambda estimate: _typical(estimate.values),
+                    ),
+                    ("Unit", "text", _unit),
+                )
+            ),
             *(_effects(run) if effects else ()),
             Items(items=basis_texts(run)),
         ),
@@ -393,7 +417,9 @@ def groups_blocks(run: RunComparison) -> Iterator[PlainBlock]:
     yield Items(items=group_names(run))
     yield Line(text="What differs between the groups:" if differing else MACHINES_ALIKE)
     if differing:
-        yield Items(items=_first(differing))
+        more = len(differing) - _MOST_DIFFERENCES
+        rest = (f"and {more} more in report.html",) * (more > 0)
+        yield Items(items=(*differing[:_MOST_DIFFERENCES], *rest))
     for estimate in run.between_hosts.group_estimates[:_MOST_STATEMENTS]:
         text = f"{SYMBOLS[estimate.outcome]} {estimate_sentence(run, estimate)}"
         yield Line(text=text, style=estimate.outcome)
@@ -402,17 +428,34 @@ def groups_blocks(run: RunComparison) -> Iterator[PlainBlock]:
     yield Items(items=basis_texts(run), style="note")
 
 
-def _first(texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the first texts, and the number that only the report shows."""
-    more = len(texts) - _MOST_DIFFERENCES
-    return texts if more <= 0 else (*texts[:-more], f"and {more} more in report.html")
-
-
 def _effects(run: RunComparison) -> tuple[Block, ...]:
     heading = Heading(text="What environments cost in each group")
     effects = _estimates_of(run, are_effects=True)[:_MOST_SENTENCES]
     sentences = (Line(text=estimate_sentence(run, one)) for one in effects)
-    return (heading, Line(text=EFFECTS), *sentences, _folded(_costs(run)))
+    first, other = _names(run)
+    return (
+        heading,
+        Line(text=EFFECTS),
+        *sentences,
+        _folded(
+            table_of(
+                "What environments cost in each group",
+                _estimates_of(run, are_effects=True),
+                ("Workload", "name", group_work),
+                ("Environment", "name", subject_text),
+                (
+                    "Groups",
+                    "name",
+                    lambda estimate: visible(f"{estimate.reference_group} → {estimate.group}"),
+                ),
+                ("Verdict", "text", cost_text),
+                (f"Cost in {first}", "number", lambda estimate: _mean(estimate.reference_values)),
+                (f"Cost in {other}", "number", lambda estimate: _mean(estimate.values)),
+                ("Difference", "number", lambda estimate: signed_percent(estimate.log_ratio)),
+                ("Interval", "text", _interval),
+            )
+        ),
+    )
 
 
 def _folded(table: Table) -> Block:
@@ -420,15 +463,6 @@ def _folded(table: Table) -> Block:
     if len(table.rows) <= _MOST_ROWS:
         return table
     return Fold(summary=f"{table.label} ({len(table.rows)})", is_open=False, blocks=(table,))
-
-
-def _sentences(run: RunComparison, estimates: tuple[GroupEstimate, ...]) -> tuple[Block, ...]:
-    """Start with the arm that all others are compared with."""
-    leading = [one for one in estimates if one.arm in run.all_references]
-    return tuple(
-        Line(before=(outcome_badge(one.outcome),), text=estimate_sentence(run, one))
-        for one in leading[:_MOST_SENTENCES]
-    )
 
 
 def _differences(run: RunComparison, rows: tuple[GroupDifference, ...], label: str) -> Table:
@@ -439,18 +473,19 @@ def _differences(run: RunComparison, rows: tuple[GroupDifference, ...], label: s
         ("Property", "name", lambda difference: fact(difference.key).name),
         (visible(first.name), "text", lambda difference: visible(side_text(difference, first))),
         *(
-            (visible(group.name), "text", lambda difference, group=group: _other(difference, group))
+            (
+                visible(group.name),
+                "text",
+                lambda difference, group=group: (
+                    visible(side_text(difference, group))
+                    if difference.group == group.name
+                    else "as the first"
+                ),
+            )
             for group in others
         ),
         ("Seen in", "text", lambda difference: visible(difference.arm)),
         ("On", "text", _reach),
-    )
-
-
-def _other(difference: GroupDifference, group: HostGroup) -> str:
-    """Return the values of a group, "as the first" if the difference concerns another group."""
-    return (
-        visible(side_text(difference, group)) if difference.group == group.name else "as the first"
     )
 
 
@@ -459,7 +494,9 @@ def _reach(difference: GroupDifference) -> str:
 
 
 def _software(run: RunComparison) -> tuple[Block, ...]:
-    differences = _software_differences(run)
+    differences = tuple(
+        one for one in run.between_hosts.group_differences if one.fact_class != "host"
+    )
     if not differences:
         return ()
     is_open = any(one.fact_class == "confounder" for one in differences)
@@ -472,51 +509,6 @@ def _names(run: RunComparison) -> tuple[str, str]:
     """Name the first group, and the other group or groups."""
     first, *others = run.between_hosts.groups
     return visible(first.name), visible(others[0].name) if len(others) == 1 else "the other"
-
-
-def _times(run: RunComparison) -> Table:
-    (first, other), piece = _names(run), piece_word(run)
-    return table_of(
-        "Times of the groups",
-        _estimates_of(run, are_effects=False),
-        ("Workload", "name", group_work),
-        ("Environment", "name", subject_text),
-        (
-            "Groups",
-            "name",
-            lambda estimate: visible(f"{estimate.group} ÷ {estimate.reference_group}"),
-        ),
-        ("Verdict", "text", _verdict),
-        ("Change", "number", lambda estimate: signed_percent(estimate.log_ratio)),
-        ("Interval", "text", _interval),
-        (
-            f"Typical {piece}, {first}",
-            "number",
-            lambda estimate: _typical(estimate.reference_values),
-        ),
-        (f"Typical {piece}, {other}", "number", lambda estimate: _typical(estimate.values)),
-        ("Unit", "text", _unit),
-    )
-
-
-def _costs(run: RunComparison) -> Table:
-    first, other = _names(run)
-    return table_of(
-        "What environments cost in each group",
-        _estimates_of(run, are_effects=True),
-        ("Workload", "name", group_work),
-        ("Environment", "name", subject_text),
-        (
-            "Groups",
-            "name",
-            lambda estimate: visible(f"{estimate.reference_group} → {estimate.group}"),
-        ),
-        ("Verdict", "text", cost_text),
-        (f"Cost in {first}", "number", lambda estimate: _mean(estimate.reference_values)),
-        (f"Cost in {other}", "number", lambda estimate: _mean(estimate.values)),
-        ("Difference", "number", lambda estimate: signed_percent(estimate.log_ratio)),
-        ("Interval", "text", _interval),
-    )
 
 
 def _verdict(estimate: GroupEstimate) -> Words:
@@ -542,11 +534,6 @@ def _typical(seconds: Mapping[str, float]) -> str:
 
 def _mean(ratios: Mapping[str, float]) -> str:
     return signed_percent(sum(ratios.values()) / len(ratios) if ratios else None)
-
-
-def _software_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
-    """Return the differences that are not of the machines, confounders first."""
-    return tuple(one for one in run.between_hosts.group_differences if one.fact_class != "host")
 
 
 def _estimates_of(run: RunComparison, *, are_effects: bool) -> tuple[GroupEstimate, ...]:

@@ -8,7 +8,6 @@ from typing import Final
 
 from envcompare.analysis.model import Outcome, RunComparison
 from envcompare.analysis.model.profiling import (
-    ActivityTable,
     CellProfiles,
     OperatorRow,
     OperatorTable,
@@ -225,6 +224,10 @@ def _cell_fold(  # noqa: PLR0913 — the cell, and what the page knows of it
     devices = ", ".join(dict.fromkeys(profiles.devices))
     summary = Line(strong=cell.label, text=f"on {devices}" if devices else "")
     differing = by_arms((fact.arm, _build_sentence(fact)) for fact in profiles.betrayed)
+    name, outcomes = f"Quantities of {cell.label}", _outcomes(run)
+    blocks = quantity_blocks(profiles, label=name, said=gaps)
+    is_untimed = any((profiles.cell, arm) not in outcomes for arm in cell.compared)
+    quantities = Fold(summary=name, is_open=not cell.compared or is_untimed, blocks=blocks)
     return Fold(
         summary=summary,
         anchor=cell.anchor,
@@ -238,7 +241,7 @@ def _cell_fold(  # noqa: PLR0913 — the cell, and what the page knows of it
             *(_missing_line(*one) for one in missing),
             *_explained_line(cell),
             *(_comparison_fold(run, cell, arm, most=most) for arm in cell.compared),
-            *_quantities_fold(run, cell, gaps),
+            *((quantities,) * bool(blocks)),
             *_listings(profiles, cell.label, most=most),
             *_passes_fold(cell, files),
         ),
@@ -282,16 +285,6 @@ def _comparison_fold(run: RunComparison, cell: ProfiledCell, arm: str, *, most: 
         is_open=outcome is None,
         blocks=tuple(blocks),
     )
-
-
-def _quantities_fold(
-    run: RunComparison, cell: ProfiledCell, gaps: tuple[tuple[str, str], ...]
-) -> tuple[Fold, ...]:
-    name, outcomes = f"Quantities of {cell.label}", _outcomes(run)
-    blocks = quantity_blocks(cell.profiles, label=name, said=gaps)
-    is_untimed = any((cell.profiles.cell, arm) not in outcomes for arm in cell.compared)
-    fold = Fold(summary=name, is_open=not cell.compared or is_untimed, blocks=blocks)
-    return (fold,) * bool(blocks)
 
 
 def missing_passes(profiles: CellProfiles) -> tuple[tuple[str, str, str], ...]:
@@ -358,9 +351,25 @@ def _pass_text(state: PassState) -> str:
 def _listings(profiles: CellProfiles, label: str, *, most: int) -> Iterator[Fold]:
     """Yield the longest GPU activities as in nvprof, and operators as in torch.profiler."""
     for arm in profiles.arms:
-        if arm.activities is not None:
+        if (of := arm.activities) is not None:
+            # in the layout of nvprof's summary
             title = f"GPU activities and API calls of {arm.arm}"
-            table = _activity_table(arm.activities, label=f"{title} in {label}", most=most)
+            rows = [row for row in of.rows if row.type == "GPU activities"][:most]
+            rows += [row for row in of.rows if row.type == "API calls"][:most]
+            table = table_of(
+                f"{title} in {label}",
+                rows,
+                ("Type", "word", lambda row: row.type),
+                ("Time (%)", "figure", lambda row: _percent(row.percent)),
+                ("Time", "figure", lambda row: time_text(row.time_ns)),
+                ("Calls", "figure", lambda row: number_text(row.calls)),
+                ("Avg", "figure", lambda row: time_text(row.average_ns)),
+                ("Min", "figure", lambda row: time_text(row.min_ns)),
+                ("Max", "figure", lambda row: time_text(row.max_ns)),
+                ("Name", "kernel", lambda row: Line(codes=(short_name(row.name),))),
+                caption=_note(of.source, of.steps, len(of.rows) - len(rows)),
+                named=7,
+            )
             yield Fold(summary=title, blocks=(table,))
     tables = {arm.arm: arm.operators for arm in profiles.arms if arm.operators is not None}
     title = f"Operators of {listed(list(tables), most=6)}"
@@ -371,26 +380,6 @@ def _listings(profiles: CellProfiles, label: str, *, most: int) -> Iterator[Fold
     elif tables:
         blocks = _operators_of_arms(tables, label=f"{title} in {label}", most=most)
         yield Fold(summary=title, blocks=blocks)
-
-
-def _activity_table(activities: ActivityTable, *, label: str, most: int) -> Table:
-    """Return the table of GPU activities and API calls in the layout of nvprof's summary."""
-    rows = [row for row in activities.rows if row.type == "GPU activities"][:most]
-    rows += [row for row in activities.rows if row.type == "API calls"][:most]
-    return table_of(
-        label,
-        rows,
-        ("Type", "word", lambda row: row.type),
-        ("Time (%)", "figure", lambda row: _percent(row.percent)),
-        ("Time", "figure", lambda row: time_text(row.time_ns)),
-        ("Calls", "figure", lambda row: number_text(row.calls)),
-        ("Avg", "figure", lambda row: time_text(row.average_ns)),
-        ("Min", "figure", lambda row: time_text(row.min_ns)),
-        ("Max", "figure", lambda row: time_text(row.max_ns)),
-        ("Name", "kernel", lambda row: Line(codes=(short_name(row.name),))),
-        caption=_note(activities.source, activities.steps, len(activities.rows) - len(rows)),
-        named=7,
-    )
 
 
 def _operators_of_arms(

@@ -377,6 +377,7 @@ def _line(pairs: list[tuple[ArmProfiles, QuantityRow | None]]) -> QuantityLine:
     is_per_step = bool(values) and all(row.per_step is not None for row in values)
     whole = "whole profile" if values and first.rule == "sum" else ""
     per = "per step" if is_per_step else whole
+    reasons = dict.fromkeys(in_words(one_line(row.reason)) for row in values if row.reason)
     sources = dict.fromkeys(row.source for row in rows if row.source)
     source = next(iter(sources), "") if len(sources) < 2 else ""
     return QuantityLine(
@@ -384,7 +385,7 @@ def _line(pairs: list[tuple[ArmProfiles, QuantityRow | None]]) -> QuantityLine:
         name=_name(first),
         is_of_rank=first.rank is not None,
         per=per,
-        basis=", ".join(text for text in (first.rule, source, first.scope, _known(values)) if text),
+        basis=", ".join(filter(None, (first.rule, source, first.scope, "; ".join(reasons)))),
         cells=tuple(
             _cell(row, is_per_step=is_per_step, with_source=not source)
             if row is not None
@@ -400,11 +401,6 @@ def _name(row: QuantityRow) -> str:
     is_alone = row.name == "kernel_time_ns" and row.tool in RUN_KERNELS_ALONE
     name = f"{quantity_name(row.name)}, each run alone" if is_alone else quantity_name(row.name)
     return name + (f" ({where})" if where else "")
-
-
-def _known(rows: Iterable[QuantityRow]) -> str:
-    """Return remarks about the values, such as that they are estimates."""
-    return "; ".join(dict.fromkeys(in_words(one_line(row.reason)) for row in rows if row.reason))
 
 
 def _cell(row: QuantityRow, *, is_per_step: bool, with_source: bool) -> QuantityCell:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from envcompare.analysis.model import ArmSummary, Comparison, RunComparison
+from envcompare.analysis.model import Comparison, RunComparison
 from envcompare.analysis.model.profiling import (
     ArmSizes,
     ArmTraining,
@@ -121,7 +121,13 @@ def scaling_blocks(run: RunComparison) -> Iterator[PlainBlock]:
 def scaling_table(run: RunComparison) -> Table:
     """Return a row for each environment and number of ranks."""
     hosts = {one.host for one in run.views.scaling}
-    works = _works(run.views.scaling)
+    varied = varied_parameters(run.views.scaling)
+    works = {}
+    for row in run.views.scaling:
+        varying = {
+            name: value for name, value in row.parameters.items() if (row.workload, name) in varied
+        }
+        works[row.cell] = visible(" ".join((row.workload, *assigned(varying))))
     order = list(dict.fromkeys(works.values()))
     exchanges: tuple[Field[Scaling], ...] = (
         (
@@ -154,20 +160,6 @@ def scaling_table(run: RunComparison) -> Table:
 
 def _has_collectives(run: RunComparison) -> bool:
     return any(one.collective_s is not None for one in run.views.scaling)
-
-
-def _works(rows: tuple[Scaling, ...]) -> dict[str, str]:
-    """Name the work of each cell by its workload and the parameters that differ."""
-    varied = varied_parameters(rows)
-    varying = {
-        row.cell: {
-            name: value for name, value in row.parameters.items() if (row.workload, name) in varied
-        }
-        for row in rows
-    }
-    return {
-        row.cell: visible(" ".join((row.workload, *assigned(varying[row.cell])))) for row in rows
-    }
 
 
 def _ranks(scaling: Scaling) -> Words:
@@ -232,15 +224,11 @@ def _networks(run: RunComparison) -> Iterator[str]:
         is_known = arm.host in hosts and "network.interfaces" in arm.facts
         if is_known and not arm.arm.endswith(CONTROL_SUFFIX):
             where = f" on {visible(arm.host)}" * (len(hosts) > 1)
-            yield f"{visible(arm.arm)}{where}: {_network(arm)}."
-
-
-def _network(arm: ArmSummary) -> str:
-    devices, shared = arm.facts["network.interfaces"], arm.facts.get("shm.bytes")
-    text = f"network devices {visible(str(devices))}" if devices else "network devices not known"
-    if isinstance(shared, int):
-        text += f"; shared memory (/dev/shm) {size(shared)}"
-    return text
+            devices, shared = arm.facts["network.interfaces"], arm.facts.get("shm.bytes")
+            text = f"network devices {visible(str(devices)) if devices else 'not known'}"
+            if isinstance(shared, int):
+                text += f"; shared memory (/dev/shm) {size(shared)}"
+            yield f"{visible(arm.arm)}{where}: {text}."
 
 
 def batches_section(run: RunComparison) -> Section | None:
@@ -267,12 +255,12 @@ def _sweep_name(run: RunComparison, sweep: BatchSweep) -> str:
 
 def _batch_tables(run: RunComparison, sweep: BatchSweep) -> tuple[Table, Table]:
     """Return a row for each environment, and a row for each size."""
-    return _environments(run, sweep), _sizes(run, sweep)
-
-
-def _environments(run: RunComparison, sweep: BatchSweep) -> Table:
     largest: list[Field[ArmSizes]] = [("largest batch that fits", "text", _largest)]
-    return table_of(
+    rates = {(rate.cell, arm.arm): rate for arm in sweep.arms for rate in arm.rates}
+    compared = {(one.cell, one.arm): one for one in run.comparisons}
+    arms = [arm.arm for arm in sweep.arms]
+    reference = run.reference_in(sweep.cells[0])
+    environments = table_of(
         f"Largest batch and knee of {_sweep_name(run, sweep)}",
         sweep.arms,
         ("environment", "name", lambda arm: arm.arm),
@@ -280,6 +268,23 @@ def _environments(run: RunComparison, sweep: BatchSweep) -> Table:
         ("knee", "text", _knee),
         ("best batch", "number", lambda arm: "–" if arm.best is None else str(arm.best)),
     )
+    sizes = grid_of(
+        f"Throughput by batch of {_sweep_name(run, sweep)}",
+        (
+            ("batch", "number"),
+            *((f"{arm}, samples/s", "number") for arm in arms),
+            *((f"{arm}, time against {reference}", "number") for arm in arms if arm != reference),
+        ),
+        (
+            (
+                str(size),
+                *(_rate(rates.get((cell, arm)), _why_not(run, cell, arm)) for arm in arms),
+                *(_ratio(compared.get((cell, arm))) for arm in arms if arm != reference),
+            )
+            for size, cell in zip(sweep.sizes, sweep.cells, strict=True)
+        ),
+    )
+    return environments, sizes
 
 
 def _largest(arm: ArmSizes) -> Line:
@@ -311,29 +316,6 @@ def _knee(arm: ArmSizes) -> Line:
         return Line(text="not decided", below=(bounds,))
     is_end = arm.knee == measured[-1]
     return Line(text=str(arm.knee), below=("(the largest that was measured)",) * is_end)
-
-
-def _sizes(run: RunComparison, sweep: BatchSweep) -> Table:
-    rates = {(rate.cell, arm.arm): rate for arm in sweep.arms for rate in arm.rates}
-    compared = {(one.cell, one.arm): one for one in run.comparisons}
-    arms = [arm.arm for arm in sweep.arms]
-    reference = run.reference_in(sweep.cells[0])
-    return grid_of(
-        f"Throughput by batch of {_sweep_name(run, sweep)}",
-        (
-            ("batch", "number"),
-            *((f"{arm}, samples/s", "number") for arm in arms),
-            *((f"{arm}, time against {reference}", "number") for arm in arms if arm != reference),
-        ),
-        (
-            (
-                str(size),
-                *(_rate(rates.get((cell, arm)), _why_not(run, cell, arm)) for arm in arms),
-                *(_ratio(compared.get((cell, arm))) for arm in arms if arm != reference),
-            )
-            for size, cell in zip(sweep.sizes, sweep.cells, strict=True)
-        ),
-    )
 
 
 def _why_not(run: RunComparison, cell: str, arm: str) -> str:

@@ -105,31 +105,18 @@ Place = tuple[str, str]
 """Cell and arm."""
 
 
-def _phases_of(run: RunComparison, place: Place) -> ArmPhases | None:
-    """Return the phases of an arm in a cell; None without marks."""
-    cell, arm = place
-    return next(
-        (
-            one
-            for found in run.views.phases
-            if found.cell == cell
-            for one in found.arms
-            if one.arm == arm
-        ),
-        None,
-    )
-
-
 def phase_blocks(run: RunComparison, place: Place, *, label: str) -> Iterator[Block]:
     """Yield the results of the marked rounds for one comparison, or why there are none."""
-    phases = _phases_of(run, place)
+    cell, arm = place
+    marked = (one for phases in run.views.phases if phases.cell == cell for one in phases.arms)
+    phases = next((one for one in marked if one.arm == arm), None)
     if phases:
         yield Heading(text=_TITLE)
         yield Line(text=phases_sentence(phases))
         yield phase_table(phases, label=label)
         yield Line(text=basis_sentence(phases), style="small")
     else:
-        unmarked = (one for one in run.views.phases if one.cell == place[0] and one.reason)
+        unmarked = (one for one in run.views.phases if one.cell == cell and one.reason)
         yield from texts(*map(unmarked_sentence, unmarked), style="small")
 
 
