@@ -69,7 +69,8 @@ def many(hosts: int, workloads: int) -> RunComparison:
             name = f"{place['host']}/{place['workload']}/default"
             cells.append(msgspec.structs.replace(EXAMPLE.cells[0], id=name, **place))
             comparisons += [msgspec.structs.replace(one, cell=name, **place) for one in first]
-    return changed(cells=tuple(cells), comparisons=tuple(comparisons), failures=())
+    course = msgspec.structs.replace(EXAMPLE.course, failures=())
+    return changed(cells=tuple(cells), comparisons=tuple(comparisons), course=course)
 
 
 def tables(run: RunComparison, section: str) -> list[Any]:
@@ -353,7 +354,8 @@ def test_peaks_of_cuda_get_columns_where_they_were_measured() -> None:
             cuda_reserved_peak_bytes=4 * 2**30,
         ),
     )
-    text = text_of(render(changed(memory=memory)), "memory")
+    views = msgspec.structs.replace(EXAMPLE.views, memory=memory)
+    text = text_of(render(changed(views=views)), "memory")
     assert "CUDA allocated CUDA reserved cnn vm 1.00 GiB 3.00 GiB 4.00 GiB" in text
 
 
