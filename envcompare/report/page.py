@@ -176,16 +176,12 @@ def render(comparison: RunComparison, *, files: tuple[str, ...] = ()) -> str:
             answer=msgspec.to_builtins(answer(comparison)),
             style=Markup(style),  # noqa: S704 — our own file
             script=Markup(script),  # noqa: S704 — our own file
-            policy=_policy(style, script),
+            # only this style and this script
+            policy=(
+                f"default-src 'none'; style-src 'sha256-{_digest(style)}'; "
+                f"script-src 'sha256-{_digest(script)}'; base-uri 'none'; form-action 'none'"
+            ),
         )
-    )
-
-
-def _policy(style: str, script: str) -> str:
-    """Return a content security policy that allows only this style and this script."""
-    return (
-        f"default-src 'none'; style-src 'sha256-{_digest(style)}'; "
-        f"script-src 'sha256-{_digest(script)}'; base-uri 'none'; form-action 'none'"
     )
 
 
@@ -214,7 +210,6 @@ def _bundled(name: str) -> str:
 
 
 def _printed(value: object) -> object:
-    """Make hidden characters visible in all printed text."""
     return visible(value) if type(value) is str else value
 
 
@@ -225,6 +220,5 @@ def _figures(text: str) -> Markup:
 
 
 def _attributes(pairs: tuple[tuple[str, str], ...]) -> Markup:
-    """Return attributes for a tag, each with a leading space."""
     made = (f' {escape(name)}="{escape(visible(value))}"' for name, value in pairs)
     return Markup("".join(made))  # noqa: S704 — escaped above

@@ -47,16 +47,12 @@ from envcompare.report.wording.headlines import headlines
 from envcompare.run_folder.records import Event
 from envcompare.run_folder.results import RunFolder
 from envcompare.text import visible
+from tests.data.report.builders import changed
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "report"
 EXAMPLE = msgspec.json.decode((DATA / "three-arms.json").read_bytes(), type=RunComparison)
 PLACES = tuple(0.5 + one for one in STEP_PROBABILITIES)
 LOG = "logs/lab01/lab01_rnn_default/singularity.log"
-
-
-def changed(**fields: Any) -> RunComparison:
-    """Return the example with other fields."""
-    return msgspec.structs.replace(EXAMPLE, **fields)
 
 
 def many(hosts: int, workloads: int) -> RunComparison:
@@ -69,8 +65,7 @@ def many(hosts: int, workloads: int) -> RunComparison:
             name = f"{place['host']}/{place['workload']}/default"
             cells.append(msgspec.structs.replace(EXAMPLE.cells[0], id=name, **place))
             comparisons += [msgspec.structs.replace(one, cell=name, **place) for one in first]
-    course = msgspec.structs.replace(EXAMPLE.course, failures=())
-    return changed(cells=tuple(cells), comparisons=tuple(comparisons), course=course)
+    return changed(EXAMPLE, cells=tuple(cells), comparisons=tuple(comparisons), failures=())
 
 
 def tables(run: RunComparison, section: str) -> list[Any]:
@@ -194,7 +189,7 @@ def test_a_row_can_show_each_metric_that_was_measured_and_no_other() -> None:
         for one in cell.step_times
     )
     cells = (msgspec.structs.replace(cell, step_times=times), *EXAMPLE.cells[1:])
-    run = changed(cells=cells)
+    run = changed(EXAMPLE, cells=cells)
     assert choice(run)[-1] == "99th percentile of the times"
     part = rows_of(run)[0].figures["p99"]
     assert part is not None
@@ -237,7 +232,7 @@ def with_parts(**fields: Any) -> RunComparison:
     first = next(one for one in EXAMPLE.comparisons if one.primary and not one.is_control)
     mean = msgspec.structs.replace(first.primary, log_ratio=math.log(1.03), low=None, high=None)
     known = msgspec.structs.replace(first, mean=mean, **fields)
-    return changed(comparisons=(known,))
+    return changed(EXAMPLE, comparisons=(known,))
 
 
 def test_typical_step_mean_and_tail_stand_beside_each_other_with_their_intervals() -> None:
@@ -290,7 +285,7 @@ def test_what_is_mixed_with_the_environment_can_be_hidden_where_anything_is() ->
     """No box without a use."""
     assert 'id="unconfounded"' in render(EXAMPLE)
     clean = tuple(msgspec.structs.replace(one, is_confounded=False) for one in EXAMPLE.comparisons)
-    assert 'id="unconfounded"' not in render(changed(comparisons=clean))
+    assert 'id="unconfounded"' not in render(changed(EXAMPLE, comparisons=clean))
 
 
 def test_a_log_is_linked_only_where_it_lies_beside_the_page() -> None:
@@ -316,7 +311,7 @@ def test_a_link_cannot_become_another_scheme() -> None:
 
 def test_an_interrupted_run_says_so_at_the_top() -> None:
     """The warning stands before the first section."""
-    html = render(changed(is_complete=False))
+    html = render(changed(EXAMPLE, is_complete=False))
     assert html.index("This run is not complete") < html.index('<section id="answer"')
 
 
@@ -331,7 +326,7 @@ def test_a_gpu_is_named() -> None:
         msgspec.structs.replace(one, facts={**one.facts, "gpu.name": "NVIDIA H200"})
         for one in EXAMPLE.arms
     )
-    assert "GPU on lab01: NVIDIA H200." in text_of(render(changed(arms=arms)), "memory")
+    assert "GPU on lab01: NVIDIA H200." in text_of(render(changed(EXAMPLE, arms=arms)), "memory")
 
 
 def test_the_peak_of_a_cgroup_is_never_a_ratio() -> None:
@@ -354,8 +349,7 @@ def test_peaks_of_cuda_get_columns_where_they_were_measured() -> None:
             cuda_reserved_peak_bytes=4 * 2**30,
         ),
     )
-    views = msgspec.structs.replace(EXAMPLE.views, memory=memory)
-    text = text_of(render(changed(views=views)), "memory")
+    text = text_of(render(changed(EXAMPLE, memory=memory)), "memory")
     assert "CUDA allocated CUDA reserved cnn vm 1.00 GiB 3.00 GiB 4.00 GiB" in text
 
 
@@ -397,7 +391,7 @@ def test_an_arm_that_was_never_reached_stands_among_the_failures() -> None:
         host="lab02", arm="docker", environment="docker", stack="image", reference="",
         state="unreachable", reason="connection refused",
     )  # fmt: skip
-    text = text_of(render(changed(arms=(*EXAMPLE.arms, gone))), "failures")
+    text = text_of(render(changed(EXAMPLE, arms=(*EXAMPLE.arms, gone))), "failures")
     assert "unreachable docker on host lab02" in text
     assert "connection refused" in text
 
@@ -406,7 +400,7 @@ def test_a_cell_that_timed_out_stands_among_the_failures() -> None:
     """A cell without any comparison is not dropped."""
     lost = CellSummary(id="lab01/gnn/default", host="lab01", workload="gnn", state="timeout",
                        reason="no answer in 60 s")  # fmt: skip
-    text = text_of(render(changed(cells=(*EXAMPLE.cells, lost))), "failures")
+    text = text_of(render(changed(EXAMPLE, cells=(*EXAMPLE.cells, lost))), "failures")
     assert "timeout lab01/gnn/default" in text
 
 
@@ -426,7 +420,7 @@ def test_the_words_container_overhead_are_never_printed() -> None:
 def test_a_difference_without_confounder_leads_the_box_why() -> None:
     """The largest clean difference is named, with a way to its fold."""
     clean = tuple(msgspec.structs.replace(one, is_confounded=False) for one in EXAMPLE.comparisons)
-    html = render(changed(comparisons=clean, differences=()))
+    html = render(changed(EXAMPLE, comparisons=clean, differences=()))
     text = text_of(html, "answer")
     assert "Largest difference without a known confounder: 8.4 % slower" in text
     fold = fold_anchor(clean[0].cell, "docker")

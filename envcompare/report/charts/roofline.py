@@ -122,8 +122,19 @@ def _declared(
         *(roof.flops_per_s for roof in roofs), *(point.flops_per_s for point in points)
     ])  # fmt: skip
     frame = _Frame(x_low=x_low, x_high=x_high, y_low=y_low, y_high=y_high)
+    lines: list[_Line] = []
+    left, right, last = 10.0**frame.x_low, 10.0**frame.x_high, math.inf
+    for flat in roofs:
+        height = flat.flops_per_s
+        start = flat.ridge if flat.ridge and _is_drawable(flat.ridge) else left
+        # A label that would overlap the one above goes below its line.
+        is_free = frame.above(height, 8 + _APART) <= last
+        last = frame.above(height, 8 if is_free else -9)
+        text = f"{shown(flat.precision)} {quantity_text(height, 'FLOP/s')}"
+        ends = (max(start, left), height), (right, height)
+        lines.append(_Line(ends=ends, text=text, at=(right, last)))
     layers = [
-        *_roofs(_slope(roofline, roofs, frame), _flats(roofs, frame), frame, palette),
+        *_roofs(_slope(roofline, roofs, frame), lines, frame, palette),
         _points(points, looks, frame, palette),
     ]
     drawing = layered(layers, width=_WIDTH, height=_HEIGHT)
@@ -169,7 +180,6 @@ def _decades(low: int, high: int) -> list[float]:
 
 
 def _around(values: Iterable[float]) -> tuple[int, int]:
-    """Return whole decades around the values, with a margin."""
     logs = [math.log10(value) for value in values]
     return math.floor(min(logs) - 0.15), math.ceil(max(logs) + 0.15)
 
@@ -196,21 +206,6 @@ def _slope(roofline: Roofline, roofs: tuple[Roof, ...], frame: _Frame) -> list[_
             at=(middle, middle * bandwidth),
         )
     ]
-
-
-def _flats(roofs: tuple[Roof, ...], frame: _Frame) -> list[_Line]:
-    """Return the compute roofs; a label that would overlap the one above goes below its line."""
-    lines: list[_Line] = []
-    left, right, last = 10.0**frame.x_low, 10.0**frame.x_high, math.inf
-    for roof in roofs:
-        height = roof.flops_per_s
-        start = roof.ridge if roof.ridge and _is_drawable(roof.ridge) else left
-        is_free = frame.above(height, 8 + _APART) <= last
-        last = frame.above(height, 8 if is_free else -9)
-        text = f"{shown(roof.precision)} {quantity_text(height, 'FLOP/s')}"
-        ends = (max(start, left), height), (right, height)
-        lines.append(_Line(ends=ends, text=text, at=(right, last)))
-    return lines
 
 
 def _roofs(

@@ -118,14 +118,14 @@ def forest_chart(run: RunComparison) -> Chart | None:
 
 def _forest(run: RunComparison, chosen: list[Comparison], palette: Palette) -> Declared:
     on, labels = shared_axis(chosen, margin=run.settings.margin), cell_labels(run)
-    records = [
-        {
-            "name": f"{label(one.arm, most=_LONGEST_ARM)}, "
-            f"{label(labels.get(one.cell, one.cell), most=_LONGEST_CELL)}",
-            **_forest_row(one, on, palette),
-        }
-        for one in chosen
-    ]
+    records: list[Row] = []
+    for one in chosen:
+        arm, cell = label(one.arm, most=_LONGEST_ARM), labels.get(one.cell, one.cell)
+        figures = _figures(one)
+        tip = f"{shown(one.arm)}, {shown(one.cell)}: {figures}"
+        drawn = _mark(one.deciding, one.outcome, on, palette, tip=tip)
+        name = f"{arm}, {label(cell, most=_LONGEST_CELL)}"
+        records.append({"name": name, "figures": figures, **drawn})
     return _rows(records, on, palette, title=_TITLE)
 
 
@@ -141,9 +141,14 @@ def _rows(records: list[Row], on: Axis, palette: Palette, *, title: str) -> Decl
     spans = [row for row in measured if row["low"] is not None]
     span = {"x": x("low:Q"), "x2": "high"}
     look = {"stroke": "colour", "fill": "fill", "shape": "shape", "description": "tip"}
+    arrows = []  # where an interval leaves the axis
+    for side, at in enumerate((-_ASIDE, _FOREST_WIDTH + _ASIDE)):
+        beyond = [row for row in measured if row["beyond"][side]]
+        arrow = {"shape": _ASIDE_SHAPES[side], "size": 30, "strokeWidth": 1.4, "opacity": 1}
+        arrows.append(marks(beyond, "point", arrow, x=alt.value(at), y=y, stroke="colour"))
     layers = (
         *ground(on, palette, {**span, "y": alt.value(0), "y2": alt.value(height)}),
-        *_arrows(measured, y),
+        *arrows,
         marks(spans, "rule", {"strokeWidth": 1.8}, **span, y=y, color="colour"),
         marks(measured, "point", _POINT, x=x("at:Q"), y=y, size="size", **look),
         *_texts(records, y, palette),
@@ -178,31 +183,9 @@ def ground(on: Axis, palette: Palette, places: dict[str, Any]) -> tuple[alt.Char
     )
 
 
-def _arrows(measured: list[dict[str, Any]], y: alt.Y) -> list[alt.Chart]:
-    """Return an arrow at the left or right of each row whose interval leaves the axis."""
-    look = {"size": 30, "strokeWidth": 1.4, "opacity": 1}
-    made = []
-    for side, at in enumerate((-_ASIDE, _FOREST_WIDTH + _ASIDE)):
-        beyond, shape = [row for row in measured if row["beyond"][side]], _ASIDE_SHAPES[side]
-        x = alt.value(at)
-        made.append(marks(beyond, "point", {"shape": shape, **look}, x=x, y=y, stroke="colour"))
-    return made
-
-
-def _forest_row(comparison: Comparison, on: Axis, palette: Palette) -> Row:
-    """Return the figures of a comparison, and its mark if something was measured."""
-    figures = _figures(comparison)
-    tip = f"{shown(comparison.arm)}, {shown(comparison.cell)}: {figures}"
-    return {
-        "figures": figures,
-        **_mark(comparison.deciding, comparison.outcome, on, palette, tip=tip),
-    }
-
-
 def _mark(
     estimate: Estimate | None, outcome: Outcome, on: Axis, palette: Palette, *, tip: str
 ) -> Row:
-    """Return the drawing of an estimate; empty without one."""
     if estimate is None:
         return {}
     colours = {"slower": palette.slow, "faster": palette.fast, "inconclusive": palette.open}
@@ -292,7 +275,6 @@ def _ladder_rows(run: RunComparison, cell: str) -> tuple[_LadderRow, ...]:
 def _whole(
     run: RunComparison, step: LadderStep, comparison: Comparison | None, *, name: str
 ) -> _LadderRow:
-    """Return the row of a rung against the reference, or the reason for missing figures."""
     if step.arm == run.reference_arm:
         return _LadderRow(
             name, "what the others are compared with", None, "reference", is_step=False
@@ -455,10 +437,21 @@ def sweep_title(sweep: Sweep) -> str:
 def sweep_chart(run: RunComparison, sweep: Sweep, *, on: Axis) -> Chart:
     """Return the chart of one sweep."""
     fixed = [f"{name}={value}" for name, value in sweep.fixed]
+    sentences = " ".join(_arm_sentence(sweep, arm) for arm in sweep.arms)
+    lost = [
+        f"{shown(one.arm)} at {number_text(one.value)}: {missing_text(one)}"
+        for one in sweep.points
+        if one.primary is None
+    ]
+    missing = f" Missing: {listed(lost, most=_MOST_ITEMS)}." if lost else ""
+    margin = f"±{margin_percent(run.settings.margin)}"
     return Chart(
         name=chart_name("sweep", sweep.host, sweep.workload, sweep.parameter, *fixed),
         title=f"Change of time, {sweep_title(sweep)}",
-        description=_description(run, sweep),
+        description=(
+            f"Change of time against {shown(reference_name(run))} over {shown(sweep.parameter)}; "
+            f"up is slower, the band is the margin of {margin}. {sentences}{missing}"
+        ),
         declare=partial(_declared, run, sweep, on),
     )
 
@@ -600,22 +593,6 @@ def _at(sweep: Sweep, point: SweepPoint) -> str:
 def _estimate(point: SweepPoint) -> str:
     primary = point.primary
     return missing_text(point) if primary is None else estimate_text(primary)
-
-
-def _description(run: RunComparison, sweep: Sweep) -> str:
-    """List each arm's changes by value, and what is missing."""
-    sentences = " ".join(_arm_sentence(sweep, arm) for arm in sweep.arms)
-    lost = [
-        f"{shown(one.arm)} at {number_text(one.value)}: {missing_text(one)}"
-        for one in sweep.points
-        if one.primary is None
-    ]
-    missing = f" Missing: {listed(lost, most=_MOST_ITEMS)}." if lost else ""
-    margin = f"±{margin_percent(run.settings.margin)}"
-    return (
-        f"Change of time against {shown(reference_name(run))} over {shown(sweep.parameter)}; up is "
-        f"slower, the band is the margin of {margin}. {sentences}{missing}"
-    )
 
 
 def _arm_sentence(sweep: Sweep, arm: str) -> str:

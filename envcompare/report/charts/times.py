@@ -138,7 +138,6 @@ class _Bar:
 
 
 def _across(field: str, ends: tuple[float, float], *, title: str) -> alt.X:
-    """Return a linear axis from `ends[0]` to `ends[1]`; right is more."""
     scale = alt.Scale(domain=list(ends), nice=False, zero=False)
     return alt.X(f"{field}:Q", scale=scale, title=title, axis=alt.Axis(tickCount=6))
 
@@ -287,7 +286,6 @@ def startup_charts(run: RunComparison) -> tuple[Chart, ...]:
 
 
 def _startup_chart(run: RunComparison, summaries: list[StartupSummary]) -> Chart | None:
-    """Return the chart of one cell and page cache, None if no phase took time."""
     tables: dict[str, Parts] = {
         one.arm: {part.phase: part for part in one.parts} for one in summaries
     }
@@ -324,7 +322,6 @@ def _startup_bar(arm: str, table: Parts, phases: list[str], scale: TimeScale) ->
 
 
 def _startup_description(arms: dict[str, Parts]) -> str:
-    """Describe the total of each arm and its longest phase."""
     totals = []
     for arm, table in arms.items():
         parts = [part for name, part in table.items() if name in PHASES]
@@ -343,8 +340,6 @@ def total_s(table: Parts) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lane:
-    """One arm at its vertical position."""
-
     top: float
     times: StepTimes
     style: Style
@@ -365,7 +360,11 @@ def step_chart(run: RunComparison, cell: CellSummary, arms: tuple[str, ...]) -> 
         return None
     arm_styles, bins = run_styles(run), len(cell.step_edges_s) - 1
     by_arm = {one.arm: one for one in cell.step_times}
-    drawable = [by_arm[arm] for arm in arms if arm in by_arm and _is_drawable(by_arm[arm], bins)]
+    drawable = [
+        times
+        for times in (by_arm[arm] for arm in arms if arm in by_arm)
+        if len(times.counts) == bins and len(times.quantiles_s) == len(STEP_PROBABILITIES)
+    ]
     lanes = tuple(
         _Lane(top=_STEP_LANE * place, times=times, style=arm_styles[times.arm])
         for place, times in enumerate(drawable)
@@ -373,17 +372,17 @@ def step_chart(run: RunComparison, cell: CellSummary, arms: tuple[str, ...]) -> 
     if not lanes:
         return None
     piece = piece_of(cell)
+    beyond = sum(lane.beyond for lane in lanes)
+    lie = "lies" if beyond == 1 else "lie"
+    off = f" {counted(beyond, piece, PLURALS[piece])} {lie} beyond the axis." if beyond else ""
+    sentences = "; ".join(_sentence(lane) for lane in lanes)
     where = shown(cell_labels(run).get(cell.id, cell.id))
     return Chart(
         name=chart_name("steps", cell.id, *arms),
         title=f"Times of single {PLURALS[piece]}, {where}",
-        description=f"{_description(lanes, piece)} {KEY}",
+        description=f"{sentences}.{off} {KEY}",
         declare=partial(_declared, lanes, cell.step_edges_s, piece),
     )
-
-
-def _is_drawable(times: StepTimes, bins: int) -> bool:
-    return len(times.counts) == bins and len(times.quantiles_s) == len(STEP_PROBABILITIES)
 
 
 def _declared(
@@ -402,20 +401,12 @@ def _declared(
     density = {"filled": True, "interpolate": "monotone", "fillOpacity": 0.3}
     bar, thin = {"strokeWidth": 7}, {"strokeWidth": 1.2}
     thick = {"strokeWidth": 3, "color": palette.text}
+    said = {"color": "colour", "description": "tip"}
     layers = [
         marks(outlines, "line", density, x=x("x"), y=y("y"), color="colour", detail="lane"),
         marks(records, "rule", thin, x=x("p5"), x2="p95", y=y("bar"), color="colour"),
         marks(records, "rule", thin, x=x("p99"), y=y("far"), y2="far_foot", color="colour"),
-        marks(
-            records,
-            "rule",
-            bar,
-            x=x("p25"),
-            x2="p75",
-            y=y("bar"),
-            color="colour",
-            description="tip",
-        ),
+        marks(records, "rule", bar, x=x("p25"), x2="p75", y=y("bar"), **said),
         marks(records, "rule", thick, x=x("p50"), y=y("median"), y2="median_foot"),
         row_texts(records, y("name_at"), palette.text, text="name"),
         row_texts(records, y("count_at"), palette.mute, text="count"),
@@ -430,7 +421,6 @@ def _declared(
 
 
 def _row(lane: _Lane, piece: str, unit_s: float, palette: Palette) -> dict[str, object]:
-    """Return the positions of an arm's marks and texts."""
     bar, floor = lane.top + _BAR, lane.top + _FLOOR
     shares = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
     return {
@@ -467,13 +457,6 @@ def _outline(counts: tuple[int, ...], edges: tuple[float, ...]) -> list[tuple[fl
     heights = [value / most for value in smooth]
     # from the baseline and back, so that the line encloses its area
     return [(edges[0], 0.0), *zip(middles, heights, strict=True), (edges[-1], 0.0)]
-
-
-def _description(lanes: tuple[_Lane, ...], piece: str) -> str:
-    beyond = sum(lane.beyond for lane in lanes)
-    lie = "lies" if beyond == 1 else "lie"
-    off = f" {counted(beyond, piece, PLURALS[piece])} {lie} beyond the axis." if beyond else ""
-    return "; ".join(_sentence(lane) for lane in lanes) + f".{off}"
 
 
 def _sentence(lane: _Lane) -> str:

@@ -70,6 +70,7 @@ _DIGITS: Final = 12  # of a commit hash
 _LONGEST_DETAILS: Final = 4000
 _MOST_FILES: Final = 400  # a longer list is of no use
 _MOST_RAW: Final = 12  # of one arm
+_OF_FOLDERS: Final = {"logs": "log", "fingerprints": "fingerprint"}
 _SAMPLES: Final = "samples.jsonl"
 _NOT_RUN: Final = ("not run", "skipped")
 
@@ -130,18 +131,18 @@ def raw_files_line(
         groups.append((arm, names[:_MOST_RAW]))
     parts: list[Span | Link] = []
     for what, names in groups:
-        links = [link(name, files, text=_short(PurePosixPath(name))) for name in names]
+        # the folder of a log or a fingerprint says what it is; other files have telling names
+        paths = [(name, PurePosixPath(name)) for name in names]
+        links = [
+            link(name, files, text=_OF_FOLDERS.get(path.parts[0], path.name))
+            for name, path in paths
+        ]
         if links:
             shown = linked(one for one in links if one is not None)
             parts += [Span(text=f"{what}: "), *shown, Span(text=" · ")]
     start = (Span(text="Files: "),) if parts else ()
     to_row = Link(text="its row in All comparisons", href=f"#{row}")
     return Line(style="files", after=(*start, *parts, to_row))
-
-
-def _short(path: PurePosixPath) -> str:
-    """Return the kind of a file if its folder reveals it, otherwise its name."""
-    return {"logs": "log", "fingerprints": "fingerprint"}.get(path.parts[0], path.name)
 
 
 def _starts(comparison: Comparison, arm: str) -> tuple[str, ...]:
@@ -304,18 +305,12 @@ def _cell_rows(cell: CellSummary, label: str) -> Iterator[tuple[Words, ...]]:
     )
     # a column shows what stopped a cell that ended well
     reason = "" if cell.state == "ok" else cell.reason
-    notes = (reason, cell.metric_reason, _generation(cell), *cell.cautions)
+    why = f": {cell.generation_reason}" if cell.generation_reason else ""
+    started = f"generations by {cell.generation}{why}" if cell.generation else ""
+    notes = (reason, cell.metric_reason, started, *cell.cautions)
     text = "; ".join(one_line(note) for note in notes if note)
     if text:
         yield (Line(below=(f"{label}: {text}",)),)
-
-
-def _generation(cell: CellSummary) -> str:
-    """Return how generations started and why; empty without generations."""
-    if not cell.generation:
-        return ""
-    why = f": {cell.generation_reason}" if cell.generation_reason else ""
-    return f"generations by {cell.generation}{why}"
 
 
 def reproduce_section(run: RunComparison, files: tuple[str, ...]) -> Section:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from envcompare.analysis.model import Comparison, HostsEstimate, Outcome, RunComparison
+from envcompare.analysis.model import Comparison, Outcome, RunComparison
 from envcompare.report import (
     Axis,
     Block,
@@ -183,7 +183,6 @@ def _answer_row(
 
 
 def _change_line(words: Verdict) -> Words:
-    """Return the size of a change, with its interval below."""
     if not words.number:
         return NOT_MEASURED
     return Line(strong=words.number, below=(words.interval,))
@@ -393,16 +392,14 @@ def _over_hosts_blocks(run: RunComparison) -> tuple[Block, ...]:
         ("Mean change", "number", lambda estimate: signed_percent(estimate.log_ratio)),
         ("Interval", "text", lambda estimate: signed_interval(estimate.low, estimate.high)),
         ("Spread of hosts", "number", lambda estimate: f"±{unsigned_percent(estimate.tau)}"),
-        ("Hosts", "number", _hosts),
+        (
+            "Hosts",
+            "number",
+            lambda one: visible(f"{one.hosts} of {one.group}") if one.group else str(one.hosts),
+        ),
         ("Far from the others", "text", odd_names),
     )
     return (Line(text=_TOGETHER), table)
-
-
-def _hosts(estimate: HostsEstimate) -> str:
-    return (
-        visible(f"{estimate.hosts} of {estimate.group}") if estimate.group else str(estimate.hosts)
-    )
 
 
 def _host_blocks(run: RunComparison, rows: list[ComparedRow]) -> tuple[Block, ...]:

@@ -163,13 +163,16 @@ def _why(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, ...]:
         rungs = _with_link(rungs, link="Ladder", href="#ladder")
     largest = _largest(verdicts, split=split_arms(run), are_lines=has_lines(run))
     items = [_item(text) for text in thread_lines(run)]
+    comparisons = {(one.cell, one.arm): one for one in run.comparisons}
+    lines = ((one, clock_sentence(comparisons[one.cell_id, one.arm])) for one in _moved(verdicts))
+    clock_items = [_item(f"{one.arm}, {one.cell}. {line}") for one, line in lines if line]
     return (
         *rungs,
         *split,
         largest,
         *_first(items, "more about threads.", link="Environments", href="#environments"),
         *_why_of_profiles(run),
-        *_clock(run, verdicts),
+        *clock_items[:_MOST_CLOCKS],
         *_on_purpose(run) * any(one.outcome in EXPLAINED for one in verdicts),
     )
 
@@ -183,16 +186,7 @@ def _why_of_profiles(run: RunComparison) -> list[Line]:
     return items
 
 
-def _clock(run: RunComparison, verdicts: tuple[Verdict, ...]) -> list[Line]:
-    """State what the clock shows in addition to net time, for the largest differences."""
-    comparisons = {(one.cell, one.arm): one for one in run.comparisons}
-    lines = ((one, clock_sentence(comparisons[one.cell_id, one.arm])) for one in _moved(verdicts))
-    items = [_item(f"{one.arm}, {one.cell}. {line}") for one, line in lines if line]
-    return items[:_MOST_CLOCKS]
-
-
 def _on_purpose(run: RunComparison) -> list[Line]:
-    """Name in one sentence what the environments vary on purpose."""
     varied = [(arm, _varied(run, arm)) for arm in compared_arms(run)]
     texts = [f"{arm} ({listed(names, most=3)})" for arm, names in varied if names]
     if not texts:

@@ -123,7 +123,6 @@ def _rungs(run: RunComparison, cell: str, label: str) -> Table:
 
 
 def _rung_cell(of: Comparison | LadderStep | None, step: LadderStep) -> Line:
-    """Return change, interval and verdict."""
     if of is None or of.deciding is None:
         return Line(text="–" if step.outcome == "reference" else NOT_MEASURED)
     if not of.deciding.has_size:
@@ -459,7 +458,6 @@ def _memory(run: RunComparison) -> tuple[Block, ...]:
 
 
 def _memory_table(run: RunComparison) -> Table:
-    """Return the peaks of all cells and arms, without ratios."""
     labels = cell_labels(run)
 
     def peak(name: str, head: str) -> Field[MemorySummary]:

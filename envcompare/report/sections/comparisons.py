@@ -128,7 +128,14 @@ class ComparedRow:
 
 def comparison_rows(run: RunComparison, axis: Axis) -> tuple[ComparedRow, ...]:
     """Return all comparisons in the order of the arms, with the controls last."""
-    labels, works, mixed = cell_labels(run), work_labels(run), _mixed(run)
+    # what differs besides the environment, by host and arm: "cuDNN 9.1.0 → 9.5.1"
+    texts_of: dict[tuple[str, str], list[str]] = {}
+    for difference in run.differences:
+        if difference.fact_class == "confounder" and not difference.part_of:
+            text = shortened(describe(difference), most=80)
+            texts_of.setdefault((difference.host, difference.arm), []).append(text)
+    mixed = {key: listed(list(dict.fromkeys(words)), most=2) for key, words in texts_of.items()}
+    labels, works = cell_labels(run), work_labels(run)
     arms = list(dict.fromkeys(one.arm for one in run.comparisons))
     ordered = sorted(
         (comparison for comparison in run.comparisons if comparison.outcome != "reference"),
@@ -152,16 +159,6 @@ def comparison_rows(run: RunComparison, axis: Axis) -> tuple[ComparedRow, ...]:
             )
         )
     return tuple(rows)
-
-
-def _mixed(run: RunComparison) -> dict[tuple[str, str], str]:
-    """Return what differs besides the environment, by host and arm: "cuDNN 9.1.0 → 9.5.1"."""
-    texts_of: dict[tuple[str, str], list[str]] = {}
-    for fact in run.differences:
-        if fact.fact_class == "confounder" and not fact.part_of:
-            text = shortened(describe(fact), most=80)
-            texts_of.setdefault((fact.host, fact.arm), []).append(text)
-    return {key: listed(list(dict.fromkeys(words)), most=2) for key, words in texts_of.items()}
 
 
 def _figure(run: RunComparison, comparison: Comparison, metric: str) -> _Figure | None:
@@ -246,9 +243,19 @@ def comparisons_section(
         has_confounded=any(row.verdict.is_confounded for row in rows),
     )
     table = _comparisons_table(run, rows, axis, folds=folds, files=files)
+    hidden = () if has_programs(run) else _OF_PROCESSES
+    if not any(one.quantiles_s for cell in run.cells for one in cell.step_times):
+        hidden = (*hidden, "p99")
+    possible = tuple(metric for metric in METRICS if metric not in hidden)
+    missing = [METRICS[name] for name in possible if name not in metrics]
+    tail = " The 99th percentile has no interval." * ("p99" in possible)
+    unmeasured = f" Not measured: {', '.join(missing)}." * bool(missing)
     every = Fold(
         summary="Every metric of each comparison",
-        blocks=(*texts(_metrics_text(run, metrics)), _metrics_table(run, rows, metrics)),
+        blocks=(
+            *texts(f"Clock and waiting are means of all steps.{tail}{unmeasured}"),
+            _metrics_table(run, rows, metrics),
+        ),
     )
     parts = _parts_folds(run, rows)
     blocks: tuple[Block, ...] = (Line(text=intro), choice, table, *parts, every)
@@ -293,6 +300,9 @@ def _row(
 ) -> Row:
     words, comparison = row.verdict, row.comparison
     confounded = (("data-confounded", ""),) * words.is_confounded
+    deciding = comparison.deciding
+    of_wall = "of wall time" if deciding and deciding.metric == "wall" else ""
+    key = "" if deciding is None else f"{deciding.log_ratio:.6f}"
     return Row(
         anchor=row.anchor,
         style="control" if row.is_control else "",
@@ -305,9 +315,14 @@ def _row(
                 before=badges(words),
                 attributes=(("data-key", str(_ORDER.index(words.outcome))),),
             ),
-            _change_cell(row),
+            Line(
+                strong=words.number,
+                text="" if words.number else NOT_MEASURED,
+                below=(words.interval, of_wall),
+                attributes=(("data-change", ""), ("data-key", key)),
+            ),
             Line(marks=(row.mark,) if row.mark else ()),
-            Line(text=row.steps, below=(TYPICAL * row.verdict.is_typical, _rate(run, row.verdict))),
+            Line(text=row.steps, below=(TYPICAL * words.is_typical, _rate(run, words))),
             _notes_cell(row, fold=fold, files=files),
         ),
     )
@@ -315,18 +330,6 @@ def _row(
 
 def _arm_cell(row: ComparedRow) -> Words:
     return Line(text=row.verdict.arm, below=("A/A control",) * row.is_control)
-
-
-def _change_cell(row: ComparedRow) -> Line:
-    words, primary = row.verdict, row.comparison.deciding
-    of_wall = "of wall time" if primary and primary.metric == "wall" else ""
-    key = "" if primary is None else f"{primary.log_ratio:.6f}"
-    return Line(
-        strong=words.number,
-        text="" if words.number else NOT_MEASURED,
-        below=(words.interval, of_wall),
-        attributes=(("data-change", ""), ("data-key", key)),
-    )
 
 
 def _rate(run: RunComparison, words: Verdict) -> str:
@@ -400,7 +403,6 @@ def _percentile_cell(tail: Tail | None) -> Words:
 
 
 def _slow_cell(row: ComparedRow, *, margin: float) -> Words:
-    """Return both shares of slow steps and the interval of their difference."""
     tail, steps = row.comparison.tail, row.comparison.steps
     rare = f"rarer than 1 in {steps // 3}: not covered" if steps and steps >= _LEAST_COVERED else ""
     unseen = (rare,) if steps and steps < least_steps(margin) else ()
@@ -410,17 +412,6 @@ def _slow_cell(row: ComparedRow, *, margin: float) -> Words:
         text=f"{share_text(tail.reference_share)} → {share_text(tail.share)}",
         below=(points_interval(tail.difference_low, tail.difference_high), *unseen),
     )
-
-
-def _metrics_text(run: RunComparison, metrics: tuple[str, ...]) -> str:
-    hidden = () if has_programs(run) else _OF_PROCESSES
-    if not any(one.quantiles_s for cell in run.cells for one in cell.step_times):
-        hidden = (*hidden, "p99")
-    shown = tuple(metric for metric in METRICS if metric not in hidden)
-    missing = [METRICS[name] for name in shown if name not in metrics]
-    tail = " The 99th percentile has no interval." * ("p99" in shown)
-    unmeasured = f" Not measured: {', '.join(missing)}." * bool(missing)
-    return f"Clock and waiting are means of all steps.{tail}{unmeasured}"
 
 
 def _metrics_table(

@@ -537,7 +537,6 @@ def _mean(ratios: Mapping[str, float]) -> str:
 
 
 def _estimates_of(run: RunComparison, *, are_effects: bool) -> tuple[GroupEstimate, ...]:
-    """Return the estimates of times, or those of environment costs."""
     return tuple(
         one for one in run.between_hosts.group_estimates if bool(one.against) == are_effects
     )

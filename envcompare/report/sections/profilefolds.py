@@ -339,7 +339,6 @@ def _passes_fold(cell: ProfiledCell, files: tuple[str, ...]) -> Iterator[Fold]:
 
 
 def _pass_text(state: PassState) -> str:
-    """Return one profile in words."""
     if state.state != "ok":
         return f"{state.name}: not measured: {_reason(state)}"
     steps = counted(state.steps, "step") if state.steps else "steps not known"

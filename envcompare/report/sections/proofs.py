@@ -37,7 +37,11 @@ def proof_table(run: RunComparison, *, is_drawn: bool) -> Table | None:
     return table_of(
         "Share of the difference that each change closes",
         (*first, *ordered)[:_MOST_ROWS],
-        ("Change", "name", _named),
+        (
+            "Change",
+            "name",
+            lambda trial: visible(masked(shortened(trial.what, most=_MOST_OF_CHANGE))),
+        ),
         ("Closes", "text", _closed),
         *(bars if is_drawn else ()),
     )
@@ -56,10 +60,6 @@ def proof_section(run: RunComparison) -> Section | None:
     )
 
 
-def _named(trial: Trial) -> str:
-    return visible(masked(shortened(trial.what, most=_MOST_OF_CHANGE)))
-
-
 def _closed(trial: Trial) -> str:
     if trial.share is None:
         return visible(trial.failed) or ("too few rounds" if trial.line else "not measured")
@@ -67,6 +67,5 @@ def _closed(trial: Trial) -> str:
 
 
 def _bar(share: ProofShare | None) -> tuple[Segment, ...]:
-    """Return the closed part of the difference."""
     closed = 0.0 if share is None else 100 * min(1.0, max(0.0, share.value))
     return (Segment(phase=_COLOUR, x="0.00", width=f"{closed:.2f}"),) if closed else ()

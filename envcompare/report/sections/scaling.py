@@ -254,7 +254,6 @@ def _sweep_name(run: RunComparison, sweep: BatchSweep) -> str:
 
 
 def _batch_tables(run: RunComparison, sweep: BatchSweep) -> tuple[Table, Table]:
-    """Return a row for each environment, and a row for each size."""
     largest: list[Field[ArmSizes]] = [("largest batch that fits", "text", _largest)]
     rates = {(rate.cell, arm.arm): rate for arm in sweep.arms for rate in arm.rates}
     compared = {(one.cell, one.arm): one for one in run.comparisons}
@@ -334,7 +333,6 @@ def _rate(rate: SizeRate | None, why_not: str) -> Line:
 
 
 def _ratio(comparison: Comparison | None) -> Line:
-    """Return the change of time from the reference at the same batch."""
     if comparison is None or comparison.deciding is None:
         return Line(text="–")
     estimate = comparison.deciding
@@ -343,7 +341,6 @@ def _ratio(comparison: Comparison | None) -> Line:
 
 
 def _goal_text(goal: Goal) -> str:
-    """Return the goal as text: "accuracy 0.95"."""
     return f"{goal.metric} {goal.value:g}"
 
 

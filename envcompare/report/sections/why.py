@@ -290,8 +290,12 @@ def _comparison_fold(run: RunComparison, row: ComparedRow, sheet: Sheet, *, is_o
     candidates = causes or candidates_text(run, (comparison,))
     reference = run.reference_in(comparison.cell)
     said = f"{words.arm} against {visible(reference)}: {words.text}."
+    has_hosts = len({one.host for one in run.comparisons}) > 1
+    name = [row.work, words.arm, *[comparison.host] * has_hosts]
+    interval = f" ({words.interval})" if words.interval else ""
+    figures = (Span(text=f"{words.number}{interval}", style="sum"),) * bool(words.number)
     return Fold(
-        summary=_summary(run, row),
+        summary=Line(strong=" · ".join(name), after=(*badges(words), *figures)),
         anchor=fold_anchor(comparison.cell, comparison.arm),
         style="fold print",
         is_open=is_open,
@@ -305,14 +309,6 @@ def _comparison_fold(run: RunComparison, row: ComparedRow, sheet: Sheet, *, is_o
             raw_files_line(comparison, reference=reference, files=sheet.files, row=row.anchor),
         ),
     )
-
-
-def _summary(run: RunComparison, row: ComparedRow) -> Line:
-    words, has_hosts = row.verdict, len({one.host for one in run.comparisons}) > 1
-    name = [row.work, words.arm, *[row.comparison.host] * has_hosts]
-    interval = f" ({words.interval})" if words.interval else ""
-    figures = (Span(text=f"{words.number}{interval}", style="sum"),) * bool(words.number)
-    return Line(strong=" · ".join(name), after=(*badges(words), *figures))
 
 
 def _confounded(run: RunComparison, comparison: Comparison, *, is_split: bool) -> tuple[Line, ...]:
@@ -402,7 +398,6 @@ def _spread_blocks(
 
 
 def _spread_table(cell: CellSummary, arms: tuple[str, ...], *, label: str) -> Table | None:
-    """Return the quantiles that any of these arms has; None if no time was measured."""
     times = {one.arm: one for one in cell.step_times if one.arm in arms}
     if not times:
         return None
@@ -428,7 +423,6 @@ def _spread_table(cell: CellSummary, arms: tuple[str, ...], *, label: str) -> Ta
 
 
 def _known(times: StepTimes) -> dict[str, float]:
-    """Return the known times of an arm, in seconds."""
     at: dict[float, float] = {0.05: times.p05_s, 0.5: times.median_s, 0.95: times.p95_s}
     at.update(zip(STEP_PROBABILITIES, times.quantiles_s, strict=False))
     known = {head: at[share] for head, share in _QUANTILES.items() if share in at}
@@ -438,7 +432,6 @@ def _known(times: StepTimes) -> dict[str, float]:
 def _pointers(
     run: RunComparison, rows: list[ComparedRow], rest: tuple[ComparedRow, ...]
 ) -> Iterator[Line]:
-    """Yield pointers to the comparisons without a fold."""
     if rest:
         yield _unfolded(run, rest)
     equal = [row for row in rows if row.verdict.outcome == "equivalent"]
