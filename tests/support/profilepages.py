@@ -27,6 +27,7 @@ from envcompare.analysis.model.profiling import (
     RooflinePoint,
 )
 from envcompare.run_folder.records import FactDifference
+from tests.data.report.builders import changed
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "data" / "report" / "three-arms.json"
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x256x64_warpgroupsize2x1x1"
@@ -339,7 +340,7 @@ def profiled_run(**changes: Any) -> RunComparison:
     """Return the example run with profiles of its first cell."""
     run = msgspec.json.decode(EXAMPLE.read_bytes(), type=RunComparison)
     fields: dict[str, Any] = {"profiles": (cell_profiles(run.cells[0].id),)}
-    return msgspec.structs.replace(run, **{**fields, **changes})
+    return changed(run, **{**fields, **changes})
 
 
 def imported_run(*arms: str, **changes: Any) -> RunComparison:
