@@ -65,7 +65,8 @@ def csv_text(run: RunComparison, *, is_whole: bool = True) -> str:
 def _cell(value: object) -> object:
     if isinstance(value, bool):
         return str(value).lower()
-    return _harmless(value) if isinstance(value, str) else value
+    is_formula = isinstance(value, str) and value.startswith(FORMULAS)
+    return f"'{value}" if is_formula else value
 
 
 def _is_answer(row: Row) -> bool:
@@ -186,10 +187,6 @@ def check_parquet() -> None:
             details="pyarrow is not installed",
             hint="pip install 'envcompare-bench[parquet]', or use --format csv",
         )
-
-
-def _harmless(text: str) -> str:
-    return f"'{text}" if text.startswith(FORMULAS) else text
 
 
 MOST_FIGURES: Final = 200

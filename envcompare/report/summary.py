@@ -48,10 +48,11 @@ _MOST_CELLS: Final = 6
 def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
     """Return the summary's blocks in order; their styles are outcomes and roles."""
     leading = headlines(run)
+    devices = tuple(f"measured {text}" for text in device_sentences(run))
     proof = proof_table(run, is_drawn=False)
     return (
-        Heading(text=_title(run)),
-        *_devices(run),
+        Heading(text=flat(run.title).strip() or f"envcompare run {run.run_id}"),
+        *([Items(items=devices, style="note")] if devices else []),
         *(Line(text=text, style="warning") for text in warnings(run)),
         *groups_blocks(run),
         *map(_headline, leading),
@@ -62,11 +63,6 @@ def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
         *scaling_blocks(run),
         Items(items=_notes(run), style="note"),
     )
-
-
-def _devices(run: RunComparison) -> Iterator[Items]:
-    if texts := tuple(f"measured {text}" for text in device_sentences(run)):
-        yield Items(items=texts, style="note")
 
 
 def _headline(headline: Headline) -> Line:
@@ -127,10 +123,6 @@ def _quantity_row(line: QuantityLine) -> Row:
     return Row(cells=(f"{line.name}, {line.per}" if line.per else line.name, *cells))
 
 
-def _title(run: RunComparison) -> str:
-    return flat(run.title).strip() or f"envcompare run {run.run_id}"
-
-
 def warnings(run: RunComparison) -> tuple[str, ...]:
     """Return the warnings that concern the whole run."""
     texts = []
@@ -148,9 +140,12 @@ def warnings(run: RunComparison) -> tuple[str, ...]:
 
 def _notes(run: RunComparison) -> tuple[str, ...]:
     """Return margin, controls, cautions, profiles and failures as sentences."""
-    texts = _notes_of_times(run) if is_timed(run) else _unmeasured(run)
-    texts += _notes_of_profiles(run)
-    return (*texts, *_notes_of_failures(run))
+    if is_timed(run):
+        texts = _notes_of_times(run)
+    else:
+        gaps = dict.fromkeys(gap for one in run.profiles for gap in partly_measured(one))
+        texts = [f"{NOT_MEASURED}, {names}: {reason}" for names, reason in gaps][:_MOST_CAUTIONS]
+    return (*texts, *_notes_of_profiles(run), *_notes_of_failures(run))
 
 
 def _notes_of_failures(run: RunComparison) -> list[str]:
@@ -184,12 +179,6 @@ def _notes_of_times(run: RunComparison) -> list[str]:
     texts += [control_sentence(cell, label=labels[cell.id], run=run) for cell in run.cells]
     texts += [*thread_lines(run)[:_MOST_CAUTIONS], *filter(None, (as_run_sentence(run),))]
     return [*texts, *guard_cautions(run)[:_MOST_CAUTIONS]]
-
-
-def _unmeasured(run: RunComparison) -> list[str]:
-    """Return each reason for gaps in the tables of quantities once."""
-    gaps = dict.fromkeys(gap for one in run.profiles for gap in partly_measured(one))
-    return [f"{NOT_MEASURED}, {names}: {reason}" for names, reason in gaps][:_MOST_CAUTIONS]
 
 
 def _notes_of_profiles(run: RunComparison) -> list[str]:

@@ -36,7 +36,8 @@ def cell_labels(run: RunComparison) -> dict[str, str]:
         key: " ".join((*words[key], *[f"on {cell.host}"] * has_hosts))
         for key, cell in cells.items()
     }
-    return _distinct(labels)
+    twice = {label for label, times in Counter(labels.values()).items() if times > 1}
+    return {key: key if label in twice else label for key, label in labels.items()}
 
 
 def of_cells(
@@ -80,11 +81,6 @@ def _work_words(cells: dict[str, CellSummary | Comparison]) -> dict[str, list[st
         ]
         for key, cell in cells.items()
     }
-
-
-def _distinct(labels: dict[str, str]) -> dict[str, str]:
-    twice = {label for label, times in Counter(labels.values()).items() if times > 1}
-    return {key: key if label in twice else label for key, label in labels.items()}
 
 
 def row_anchor(cell: str, arm: str) -> str:
@@ -226,8 +222,7 @@ def _signed(log_ratio: float) -> str:
     return f"{'+' if log_ratio > 0 else MINUS}{size}"
 
 
-def is_factor(log_ratio: float) -> bool:
-    """Tell whether a change is large enough to be printed as a factor."""
+def _is_factor(log_ratio: float) -> bool:
     return change(log_ratio) >= _LARGEST_CHANGE
 
 
@@ -241,7 +236,7 @@ def signed_percent(log_ratio: float | None) -> str:
     """Return "+8.4 %", or the factor of a change beyond 1000 %: "×24"."""
     if log_ratio is None:
         return NOT_MEASURED
-    return factor_text(log_ratio) if is_factor(log_ratio) else f"{_signed(log_ratio)} %"
+    return factor_text(log_ratio) if _is_factor(log_ratio) else f"{_signed(log_ratio)} %"
 
 
 def signed_interval(low: float | None, high: float | None) -> str:
@@ -255,7 +250,7 @@ def signed_interval(low: float | None, high: float | None) -> str:
         return "no interval"
     if low < -_HARDLY_KNOWN and high > _HARDLY_KNOWN:
         return f"wider than {_signed(-_HARDLY_KNOWN)} to {_signed(_HARDLY_KNOWN)} %"
-    if is_factor(high):
+    if _is_factor(high):
         return f"{factor_text(low)} to {factor_text(high)}"
     if low <= 0 <= high:
         return f"{_signed(low)} to {_signed(high)} %"
@@ -275,14 +270,14 @@ def ends_text(low: float | None, high: float | None, say: Callable[[float], str]
 
 def unsigned_percent(log_ratio: float) -> str:
     """Return "8.4 %" or "×24", for use where words give the direction."""
-    if is_factor(log_ratio):
+    if _is_factor(log_ratio):
         return factor_text(log_ratio)
     return f"{percent(change(log_ratio))} %"
 
 
 def slower_text(log_ratio: float, than: str = "", *, as_factor: bool = False) -> str:
     """Return "8.4 % slower than vm" or "24 times as slow as vm", or either without the name."""
-    if as_factor or is_factor(log_ratio):
+    if as_factor or _is_factor(log_ratio):
         words, joint = f"{factor_text(log_ratio).lstrip('×')} times as slow", "as"
     else:
         words, joint = f"{percent(change(log_ratio))} % slower", "than"
@@ -293,7 +288,7 @@ def unsigned_interval(low: float | None, high: float | None) -> str:
     """Return "8.0 to 8.7 %", the smaller change first, or a note that there is no interval."""
     if low is None or high is None:
         return "no interval"
-    if is_factor(max(low, high)):
+    if _is_factor(max(low, high)):
         return f"{factor_text(min(low, high))} to {factor_text(max(low, high))}"
     ends = sorted((low, high), key=lambda end: abs(change(end)))
     texts = (_near_zero(end) or percent(change(end)) for end in ends)

@@ -18,7 +18,7 @@ from envcompare.analysis.model import (
     GroupEstimate,
     RunComparison,
 )
-from envcompare.analysis.model.profiling import ArmPhases, CellPhases, LoneOperator, PartDifference
+from envcompare.analysis.model.profiling import ArmPhases, CellPhases, PartDifference
 from envcompare.fingerprint import (
     OVERWRITTEN,
     THREADED,
@@ -256,8 +256,12 @@ def phases_sentence(phases: ArmPhases) -> str:
     differing = [one for one in phases.parts if one.kind == "operator" and one.is_distinguishable]
     sentences = []
     if phases.lone:
-        lone = listed([_lone_text(one) for one in phases.lone])
-        sentences.append(f"Run in one of the two environments only: {lone}.")
+        lone = [
+            f"{visible(one.operator or _OUTSIDE)} in {one.phase} "
+            f"({share_text(one.share)} of the step in {one.arm})"
+            for one in phases.lone
+        ]
+        sentences.append(f"Run in one of the two environments only: {listed(lone)}.")
     if differing:
         names = [
             f"{part_name(one)} in {one.phase or 'other'} "
@@ -273,11 +277,6 @@ def phases_sentence(phases: ArmPhases) -> str:
         few = "Too few marked rounds to compare operators"
         sentences.append(f"{few}: give a longer --budget and a smaller --target.")
     return " ".join(sentences)
-
-
-def _lone_text(operator: LoneOperator) -> str:
-    name, phase = visible(operator.operator or _OUTSIDE), operator.phase
-    return f"{name} in {phase} ({share_text(operator.share)} of the step in {operator.arm})"
 
 
 def basis_sentence(phases: ArmPhases) -> str:
@@ -495,18 +494,6 @@ _OVER_HOSTS: Final = (
     "Each interval comes from how hosts of a group differ, and holds for groups of hosts like "
     "these."
 )
-_NO_SPREAD: Final = (
-    "One host of {} was measured, {}. Its intervals hold for further hosts of {} only if those "
-    "scatter no more than the hosts of the other group, which is not shown here."
-)
-_TWO_MACHINES: Final = (
-    "One host of each group was measured: each interval comes from restarts of {} and {}, and says "
-    "nothing about other hosts of {} and {}."
-)
-_LEFT_OUT: Final = (
-    "These hosts have too few restarts to estimate their error, and were left out: {}."
-)
-_FAILED: Final = "The A/A control failed on {}: no smaller difference of costs is claimed."
 _LEVEL: Final = "The intervals of the times together hold at 95 %, and so do those of costs."
 EFFECTS: Final = "How far the ratio of an environment to its reference differs between the groups."
 _COSTS: Final = {"slower": "costs more", "faster": "costs less", "equivalent": "costs the same"}
@@ -528,14 +515,15 @@ def group_names(run: RunComparison) -> tuple[str, ...]:
     )
 
 
-def _group(run: RunComparison, name: str) -> HostGroup:
-    return next(group for group in run.between_hosts.groups if group.name == name)
-
-
 def difference_texts(run: RunComparison) -> tuple[str, ...]:
-    """State how the machines of the groups differ."""
-    machines = machine_differences(run)
-    return tuple(f"{fact(one.key).name}: {_values_text(run, one)}" for one in machines)
+    """State how machines differ: "processor: AMD EPYC in metal, Intel Xeon in cloud"."""
+    groups = {group.name: group for group in run.between_hosts.groups}
+    texts = []
+    for one in machine_differences(run):
+        names = one.reference_group, one.group
+        values = "; ".join(f"{side_text(one, groups[name])} in {name}" for name in names)
+        texts.append(f"{fact(one.key).name}: {visible(values)}")
+    return tuple(texts)
 
 
 def machine_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
@@ -551,28 +539,18 @@ def machine_differences(run: RunComparison) -> tuple[GroupDifference, ...]:
     return tuple(sorted(machines, key=rank))
 
 
-def _values_text(run: RunComparison, difference: GroupDifference) -> str:
-    """Return the values of both groups: "AMD EPYC in metal, Intel Xeon in cloud"."""
-    names = difference.reference_group, difference.group
-    return visible(
-        "; ".join(f"{side_text(difference, _group(run, name))} in {name}" for name in names)
-    )
-
-
 def side_text(difference: GroupDifference, group: HostGroup) -> str:
     """Return the values of a group, each with its hosts if there are several."""
     hosts: dict[str, list[str]] = {}
     for host in group.hosts:
         if host in difference.values:
-            hosts.setdefault(_value(difference.key, difference.values[host]), []).append(host)
+            value = difference.values[host]
+            text = "not known" if value is None else value_text(difference.key, value)
+            hosts.setdefault(text, []).append(host)
     if len(hosts) == 1:
         return next(iter(hosts))
     texts = (f"{value} on {listed(names, most=_MOST_HOSTS)}" for value, names in hosts.items())
     return ", ".join(texts)
-
-
-def _value(key: str, value: FingerprintValue) -> str:
-    return "not known" if value is None else value_text(key, value)
 
 
 def subject_text(estimate: GroupEstimate) -> str:
@@ -616,21 +594,18 @@ def _time_claim(run: RunComparison, estimate: GroupEstimate) -> str:
             said = f"{slower_text(size, here)} ({figures})"
         case "faster":
             said = f"faster: {unsigned_percent(size)} less time than {here} ({figures})"
+        case "equivalent":
+            within = f"within ±{margin_percent(run.settings.margin)}"
+            said = f"equivalent to {here} {within} ({_signed(estimate)})"
         case _:
-            said = _undecided(run, estimate, here)
+            said = f"not shown to be slower or faster than {here}: inconclusive "
+            said += f"({_signed(estimate)})"
     return f"{there} is {said}"
 
 
 def _signed(estimate: GroupEstimate) -> str:
     ends = signed_interval(estimate.low, estimate.high)
     return f"{signed_percent(estimate.log_ratio or 0.0)}, {ends}"
-
-
-def _undecided(run: RunComparison, estimate: GroupEstimate, here: str) -> str:
-    interval = _signed(estimate)
-    if estimate.outcome == "equivalent":
-        return f"equivalent to {here} within ±{margin_percent(run.settings.margin)} ({interval})"
-    return f"not shown to be slower or faster than {here}: inconclusive ({interval})"
 
 
 def _effect_claim(run: RunComparison, estimate: GroupEstimate) -> str:
@@ -669,22 +644,39 @@ def basis_texts(run: RunComparison) -> tuple[str, ...]:
     )
     over_hosts = [one for one in known if one.unit == "host"]
     single = dict.fromkeys(
-        (name, next(iter(values)), name)
+        (name, next(iter(values)))
         for one in over_hosts
         for name, values in ((one.reference_group, one.reference_values), (one.group, one.values))
         if len(values) == 1
     )
-    said = [_UNPAIRED, *(_TWO_MACHINES.format(*pair) for pair in of_two)]
+    said = [_UNPAIRED]
+    said += (
+        f"One host of each group was measured: each interval comes from restarts of {here} and "
+        f"{there}, and says nothing about other hosts of {reference} and {group}."
+        for here, there, reference, group in of_two
+    )
     said += [_OVER_HOSTS] * bool(over_hosts)
-    said += (_NO_SPREAD.format(*each) for each in single)
+    said += (
+        f"One host of {group} was measured, {host}. Its intervals hold for further hosts of "
+        f"{group} only if those scatter no more than the hosts of the other group, which is not "
+        "shown here."
+        for group, host in single
+    )
     left_out = dict.fromkeys(host for one in known for host in one.left_out)
     if left_out:
-        said.append(_LEFT_OUT.format(listed(tuple(left_out), most=_MOST_HOSTS)))
+        hosts = listed(tuple(left_out), most=_MOST_HOSTS)
+        said.append(
+            "These hosts have too few restarts to estimate their error, and were left out: "
+            f"{hosts}."
+        )
     failed = dict.fromkeys(
         host for one in run.between_hosts.group_estimates for host in one.failed_controls
     )
     if failed:
-        said.append(_FAILED.format(listed(tuple(failed), most=_MOST_HOSTS)))
+        hosts = listed(tuple(failed), most=_MOST_HOSTS)
+        said.append(
+            f"The A/A control failed on {hosts}: no smaller difference of costs is claimed."
+        )
     confounded = dict.fromkeys(
         one.arm for one in run.between_hosts.group_estimates if one.is_confounded
     )

@@ -129,7 +129,12 @@ def gate_blocks(
     results: Iterable[GateResult], *runs: RunComparison | RunSide
 ) -> tuple[PlainBlock, ...]:
     """Return the failed, open and passed gates, and the runs that no gate can judge."""
-    blocks: list[PlainBlock] = [Line(text=text, style="warning") for text in _unjudged_arms(runs)]
+    arms = (one for run in runs if isinstance(run, RunComparison) for one in run.arms)
+    names = dict.fromkeys(one.arm for one in arms if not one.is_timed)
+    blocks: list[PlainBlock] = []
+    if names:
+        unjudged = f"no gate judges {listed(list(names), most=9)}"
+        blocks.append(Line(text=f"{unjudged}: imported profiles hold no timing", style="warning"))
     for result in results:
         for finding in result.findings:
             match finding.finding:
@@ -147,14 +152,6 @@ def gate_blocks(
         if not (run.course if isinstance(run, RunComparison) else run).is_complete
     )
     return (*blocks, *(Line(text=text, style="warning") for text in texts))
-
-
-def _unjudged_arms(runs: Iterable[RunComparison | RunSide]) -> Iterable[str]:
-    """Name the arms that only have imported profiles; gates cannot judge them."""
-    arms = (one for run in runs if isinstance(run, RunComparison) for one in run.arms)
-    names = dict.fromkeys(one.arm for one in arms if not one.is_timed)
-    if names:
-        yield f"no gate judges {listed(list(names), most=9)}: imported profiles hold no timing"
 
 
 def _result_sentence(result: GateResult) -> str:
@@ -455,14 +452,14 @@ def _combined_sentence(combined: CombinedRuns, effect: CombinedEffect) -> str:
             within = f"within ±{margin_percent(combined.margin)}"
             claim = f"is equivalent to {effect.reference} {within} {where} {figures}"
         case _:
-            why = f": {_WHY[effect.why_open]}" if effect.why_open else _few(effect)
+            why = f": {_WHY[effect.why_open]}" if effect.why_open else ""
+            unit, count = (
+                ("run", effect.runs) if effect.unit != "host" else ("machine", effect.hosts)
+            )
+            if not why and count == 2:
+                why = f", as two {unit}s say little about others"
             claim = f"against {effect.reference} is inconclusive {where} {figures}{why}"
     return f"{effect.arm} {claim}; {_scatter(effect)}."
-
-
-def _few(effect: CombinedEffect) -> str:
-    count, unit = (effect.hosts, "machines") if effect.unit == "host" else (effect.runs, "runs")
-    return f", as two {unit} say little about others" if count == 2 else ""
 
 
 def _scatter(effect: CombinedEffect) -> str:
@@ -506,7 +503,10 @@ def _combined_warnings(combined: CombinedRuns) -> Iterator[str]:
 
 
 def _combined_notes(combined: CombinedRuns) -> Iterator[str]:
-    runs = [_run_text(run) for run in combined.runs]
+    runs = [
+        f"{run.run_id} ({run.title}{', ' * bool(run.title)}begun {run.created.partition('T')[0]})"
+        for run in combined.runs
+    ]
     yield f"Runs: {listed(runs, most=20)}."
     yield from _machines(combined)
     margins = {run.margin for run in combined.runs}
@@ -514,9 +514,9 @@ def _combined_notes(combined: CombinedRuns) -> Iterator[str]:
     yield f"The margin is {margin_text(combined.margin)}{largest}."
     units = {one.unit for one in combined.effects if one.log_ratio is not None}
     if "host" in units:
-        yield ("Each machine is pooled over its own runs. The interval is for machines like these.")
+        yield "Each machine is pooled over its own runs. The interval is for machines like these."
     if "run" in units:
-        yield ("Where all runs are of one machine, the interval is for other days on it alone.")
+        yield "Where all runs are of one machine, the interval is for other days on it alone."
     levels = {margin_percent(one.level) for one in combined.effects if one.level is not None}
     if len(levels) == 1 and len(combined.effects) > 1:
         yield (
@@ -528,11 +528,6 @@ def _combined_notes(combined: CombinedRuns) -> Iterator[str]:
     versions = {run.tool_version for run in combined.runs}
     if len(versions) > 1:
         yield f"The runs are of envcompare {listed(sorted(versions), most=9)}."
-
-
-def _run_text(run: RunSide) -> str:
-    title = f"{run.title}, " if run.title else ""
-    return f"{run.run_id} ({title}begun {run.created.partition('T')[0]})"
 
 
 def _machines(combined: CombinedRuns) -> Iterator[str]:

@@ -207,6 +207,10 @@ def _over_cells(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> He
     count = f" in {len(leading)} of {len(judged)}" if len(judged) > 1 else ""
     compared = [one for one in run.compared if one.arm == arm]
     causes = line_causes(run, compared)
+    # envcompare replaced these settings, and therefore did not measure them
+    overwritten = (
+        one.evidence for one in run.differences if one.arm == arm and is_overwritten(one)
+    )
     return Headline(
         arm=visible(arm),
         outcome=outcome,
@@ -219,8 +223,8 @@ def _over_cells(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> He
                 (
                     _outside(run, arm, lead),
                     _caution(run, arm, judged),
-                    _hosts(run, arm, judged),
-                    _overwritten(run, arm),
+                    caution_of(run, arm, {one.host for one in compared}),
+                    visible(" ".join(dict.fromkeys(overwritten))),
                 ),
             )
         ),
@@ -403,28 +407,11 @@ def _caution(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:
     )
 
 
-def _overwritten(run: RunComparison, arm: str) -> str:
-    """Name the settings of an arm that envcompare replaced and therefore did not measure."""
-    texts = (one.evidence for one in run.differences if one.arm == arm and is_overwritten(one))
-    return visible(" ".join(dict.fromkeys(texts)))
-
-
-def _hosts(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:
-    """State that a headline covers hosts whose arms have different software."""
-    cells = {one.cell_id for one in judged}
-    hosts = (one.host for one in run.compared if one.arm == arm and one.cell in cells)
-    return caution_of(run, arm, hosts)
-
-
 def _without_comparison(run: RunComparison, arm: str) -> Headline:
     if any(one.arm == arm and not one.is_timed for one in run.arms):
         return _untimed(run, arm)
-    summary = next((one for one in run.arms if one.arm == arm), None)
-    why = (
-        one_line(summary.reason, most=LONGEST_REASON)
-        if summary and summary.reason
-        else "no comparison was reached"
-    )
+    reason = next((one.reason for one in run.arms if one.arm == arm), "")
+    why = one_line(reason or "no comparison was reached", most=LONGEST_REASON)
     return Headline(
         arm=visible(arm),
         outcome="not-run",
@@ -452,7 +439,13 @@ def _untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
 
     A run without any timing says so once.
     """
-    sentences = _kernel_sentences(run, arm)
+    kernel_texts = (
+        (one.cell, kernel_sentence(diff, reference=one.reference) + alone_text(one, arm))
+        for one in run.profiles
+        for diff in one.kernel_diffs
+        if diff.arm == arm
+    )
+    sentences = of_cells(run, kernel_texts, among=len(run.profiles))
     reference = run.reference_of(arm)
     idle = [one for one in (arm, reference) if one in _arms_without_gpu_work(run)]
     if idle:
@@ -465,17 +458,6 @@ def _untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
     others = [one.arm for one in run.arms if one.arm not in run.all_references]
     caution = _NOT_TIMED if is_timed(run) or arm == others[0] else ""
     return sentences[0], " ".join((*sentences[1:], caution)).rstrip()
-
-
-def _kernel_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
-    """State by cell whether an arm ran the kernels of the reference."""
-    texts = (
-        (one.cell, kernel_sentence(diff, reference=one.reference) + alone_text(one, arm))
-        for one in run.profiles
-        for diff in one.kernel_diffs
-        if diff.arm == arm
-    )
-    return of_cells(run, texts, among=len(run.profiles))
 
 
 def _arms_without_gpu_work(run: RunComparison) -> frozenset[str]:

@@ -43,8 +43,6 @@ from envcompare.stats.verdicts import EQUAL_LEVEL
 from envcompare.text import counted, one_line, sentence, shortened, visible
 
 INCOMPLETE: Final = "it was interrupted, has not ended, or lost a part of its samples"
-_DIFFERENT_HOSTS: Final = "These cells are from hosts with different {}."
-"""The caution next to a statement about several hosts."""
 _LONGEST: Final = 80
 _MOST_HOSTS: Final = 4
 _DIGITS: Final = 8  # of a lock's digest
@@ -85,7 +83,7 @@ def _device(host: HostSummary) -> str:
     on_gpu = [cell for cell, device in host.devices.items() if device != "cpu"]
     gpu = listed([_short(name) for name in host.gpus]) or "a GPU"
     known = [f"driver {_short(host.driver)}"] * bool(host.driver)
-    known += [f"torch {_versions(host.torch)}"] * bool(host.torch)
+    known += [f"torch {listed(list(dict.fromkeys(map(_build, host.torch))))}"] * bool(host.torch)
     cpu = f"the CPU ({_short(host.processor)})" if host.processor else "the CPU"
     if on_gpu:
         cells = len(host.devices) - len(on_gpu)
@@ -108,10 +106,6 @@ def _in_brackets(name: str, known: list[str]) -> str:
     return f"{name} ({', '.join(known)})" if known else name
 
 
-def _versions(builds: Iterable[TorchBuild]) -> str:
-    return listed(list(dict.fromkeys(map(_build, builds))), most=3)
-
-
 def _build(build: TorchBuild) -> str:
     version = _short(build.version).partition("+")[0]
     return f"{version} with CUDA {_short(build.cuda)}" if build.cuda else f"{version} for the CPU"
@@ -125,8 +119,11 @@ def host_sentences(run: RunComparison) -> tuple[str, ...]:
 
 def difference_sentences(differences: Iterable[HostDifference]) -> tuple[str, ...]:
     """Name the differing software with the values of all hosts; arms share a sentence."""
+    by_arm: dict[str, _ByKey] = {}
+    for difference in differences:
+        by_arm.setdefault(difference.arm, {})[difference.key] = difference.values
     arms: dict[str, list[str]] = {}
-    for arm, by_key in _by_arm(differences).items():
+    for arm, by_key in by_arm.items():
         arms.setdefault(f"{_what(by_key)}: {_values(by_key)}", []).append(arm)
     return tuple(
         visible(
@@ -146,14 +143,7 @@ def caution_of(run: RunComparison, arm: str, hosts: Iterable[str]) -> str:
         if one.arm in {arm, run.reference_of(arm)}
         and len({value for host, value in one.values.items() if host in shown}) > 1
     }
-    return _DIFFERENT_HOSTS.format(_what(by_key)) if by_key else ""
-
-
-def _by_arm(differences: Iterable[HostDifference]) -> dict[str, _ByKey]:
-    arms: dict[str, _ByKey] = {}
-    for difference in differences:
-        arms.setdefault(difference.arm, {})[difference.key] = difference.values
-    return arms
+    return f"These cells are from hosts with different {_what(by_key)}." if by_key else ""
 
 
 def _what(by_key: _ByKey) -> str:
@@ -253,7 +243,12 @@ def level_sentence(run: RunComparison) -> str:
     if len(equal) == len(deciding) and not run.settings.screen:
         return _equal_sentence(run, len(equal)).strip()
     if run.settings.screen:
-        return f"{_screen_sentence(run)}{_equal_sentence(run, len(equal))}"
+        return (
+            f"This run screened {counted(run.settings.planned_comparisons, 'comparison')} "
+            "(--screen, Benjamini and Hochberg): of those called slower or faster about 5 % are "
+            "false at most, and about 5 % of their intervals miss the truth. Inconclusive "
+            f"intervals hold at 95 % each.{_equal_sentence(run, len(equal))}"
+        )
     text = "The intervals hold at 95 %, widened for repeated checks"
     if run.settings.planned_comparisons > 1:
         levels = {
@@ -284,15 +279,6 @@ def _equal_sentence(run: RunComparison, count: int) -> str:
         f" For an equivalent environment the interval holds at {level}: the risk of calling it "
         f"equivalent when it is not is at most {error}."
     ) * (count > 0)
-
-
-def _screen_sentence(run: RunComparison) -> str:
-    """State that screening promises less than the default, for more comparisons."""
-    return (
-        f"This run screened {counted(run.settings.planned_comparisons, 'comparison')} (--screen, "
-        "Benjamini and Hochberg): of those called slower or faster about 5 % are false at most, "
-        "and about 5 % of their intervals miss the truth. Inconclusive intervals hold at 95 % each."
-    )
 
 
 def _has_interval(estimate: Estimate) -> bool:
@@ -338,7 +324,6 @@ def _apart(gap: ResultGap) -> str:
 
 
 def _guard_sentences(run: RunComparison) -> Iterator[str]:
-    """State for the method section what was watched, and the result."""
     tested = [cell for cell in run.cells if cell.drifts]
     steady = [cell for cell in tested if not any(one.is_detected for one in cell.drifts)]
     if steady:
@@ -466,14 +451,12 @@ def method_rules(run: RunComparison) -> tuple[tuple[str, str], ...]:
 
 
 def _stabilising(run: RunComparison) -> str:
-    """State the settings under which the work was measured."""
     if not run.settings.stabilise:
         return "as they are (--no-stabilise)"
     return "fixed allocator thresholds, one hash seed a restart (--stabilise)"
 
 
 def _holding(run: RunComparison) -> str:
-    """State in how many rounds all arms shared one CPU."""
     held = [cell for cell in run.cells if cell.held_rounds]
     if not held:
         return ""
@@ -482,7 +465,6 @@ def _holding(run: RunComparison) -> str:
 
 
 def _pausing(run: RunComparison) -> str:
-    """State where arms were stopped between their turns."""
     stopped = [cell for cell in run.cells if cell.stops]
     if not stopped:
         return ""
@@ -493,7 +475,6 @@ def _pausing(run: RunComparison) -> str:
 
 
 def _running_in(run: RunComparison) -> str:
-    """State where turns began with untimed steps, and for how long."""
     cells: dict[float, list[CellSummary]] = {}
     for cell in run.cells:
         if cell.run_in_s:
@@ -505,7 +486,6 @@ def _running_in(run: RunComparison) -> str:
 
 
 def _estimate(run: RunComparison) -> str:
-    """State what is estimated, and what is reported with it."""
     if not has_steps(run):
         return ""
     spreads = [one.restart_spread for one in run.cells if one.restart_spread is not None]
@@ -516,26 +496,28 @@ def _estimate(run: RunComparison) -> str:
 
 
 def _stopping(run: RunComparison) -> str:
-    """State when a cell is done."""
     if run.settings.planned_sessions > 1:
         budget = duration(run.settings.budget_s / run.settings.planned_sessions)
         return f"each session measures a cell for {budget}, whatever it shows"
+    decided = (
+        "excludes 0 with a fifth of its half-width to spare"
+        if has_steps(run)
+        else "is decided by a confidence sequence; the printed interval is the union of both"
+    )
     # a target below half the margin asks for precision, so equivalence does not end the cell
     inside = "lies inside the margin, or " * (2 * run.settings.target >= run.settings.margin)
     return (
         f"checked {_looks(run)}: each interval has a half-width of "
-        f"{margin_percent(run.settings.target)} or less, {inside}{_far(run)}; "
+        f"{margin_percent(run.settings.target)} or less, {inside}{decided}; "
         f"or after {duration(run.settings.budget_s)}"
     )
 
 
 def _stretch_word(cells: Iterable[CellSummary]) -> str:
-    """Return the word for one lifetime of workers."""
     return "generation" if any(one.generations > one.restarts for one in cells) else "restart"
 
 
 def _units(run: RunComparison) -> str:
-    """State where intervals rest only on restarts."""
     if run.settings.preset == "strict":
         return "only restarts are units (preset strict)"
     measured = [one.primary for one in run.compared if one.primary is not None]
@@ -548,15 +530,7 @@ def _units(run: RunComparison) -> str:
     )
 
 
-def _far(run: RunComparison) -> str:
-    """State when a difference ends a cell."""
-    if has_steps(run):
-        return "excludes 0 with a fifth of its half-width to spare"
-    return "is decided by a confidence sequence; the printed interval is the union of both"
-
-
 def _looks(run: RunComparison) -> str:
-    """State when the intervals of a cell are checked: at rounds if there are no restarts."""
     if not has_steps(run):
         return f"after each round, from {max(run.settings.min_restarts, MIN_PROCESSES)} rounds on"
     doubled = 1 << run.settings.min_restarts.bit_length()  # the next power of 2

@@ -61,9 +61,6 @@ WHY_HREF: Final = "#why"
 WHY_LINK: Final = "Why"
 NOT_PROFILED: Final = "no profile was taken"
 ONE_COUNT: Final = "Each number comes from one profile; its spread is not known."
-_OPERATORS_ALONE: Final = "Only the operators on the CPU can be compared."
-_HIDDEN: Final = "CUDA graphs hide their kernels, so where the time goes is not known."
-_NOTHING_FOUND: Final = "The profiles hold nothing that explains a difference."
 NO_CONFOUNDER: Final = (
     "No confounder is known; imported files record only some versions of the software."
 )
@@ -351,32 +348,30 @@ def _busy(arm: ArmProfiles | None) -> str:
 
 def missing_sentence(run: RunComparison) -> str:
     """State why the breakdown of a step is unknown, and how to get it."""
+    where = f"where a {piece_word(run)} spends its time"
     if any(one.ledgers for one in run.profiles):
-        return f"Each comparison says {_where(run)}:"
+        return f"Each comparison says {where}:"
     if not is_timed(run) and len(run.arms) < 2:
         return "There is one environment only: nothing to compare yet."
     passes = [found for one in run.profiles for arm in one.arms for found in arm.passes]
     if not is_timed(run):
-        is_hidden = any(hides_kernels(note) for found in passes for note in found.notes)
-        operators = _OPERATORS_ALONE if _has_operators(run) else _NOTHING_FOUND
-        return _HIDDEN if is_hidden else operators
+        if any(hides_kernels(note) for found in passes for note in found.notes):
+            return "CUDA graphs hide their kernels, so where the time goes is not known."
+        has_operators = any(arm.operators for one in run.profiles for arm in one.arms)
+        return (
+            "Only the operators on the CPU can be compared."
+            if has_operators
+            else "The profiles hold nothing that explains a difference."
+        )
     if any(found.state == "ok" for found in passes):
-        return f"The profiles that were taken do not say {_where(run)}."
-    missing = [found.lacks.problem for found in passes if found.lacks]
-    if not missing:
-        return f"W{_where(run)[1:]} is not measured: {NOT_PROFILED}."
-    reason = sentence(one_line(missing[0].reason))
-    hint = one_line(missing[0].hint)
-    try_it = f" To fix it: {sentence(hint)}" if hint else ""
-    return visible(f"W{_where(run)[1:]} is not measured: {reason}{try_it}")
-
-
-def _has_operators(run: RunComparison) -> bool:
-    return any(arm.operators for one in run.profiles for arm in one.arms)
-
-
-def _where(run: RunComparison) -> str:
-    return f"where a {piece_word(run)} spends its time"
+        return f"The profiles that were taken do not say {where}."
+    missing = next((found.lacks.problem for found in passes if found.lacks), None)
+    why = f"{NOT_PROFILED}."
+    if missing:
+        hint = one_line(missing.hint)
+        why = sentence(one_line(missing.reason))
+        why += f" To fix it: {sentence(hint)}" if hint else ""
+    return visible(f"W{where[1:]} is not measured: {why}")
 
 
 def build_sentences(run: RunComparison, *, with_confounders: bool = True) -> tuple[str, ...]:
@@ -583,7 +578,9 @@ def quantity_name(name: str) -> str:
     if name in _WORDS:
         return _WORDS[name]
     if name.startswith(_TENSOR):
-        return _of_tensors(name.removeprefix(_TENSOR))
+        kind = name.removeprefix(_TENSOR)
+        what = "operations" if kind.startswith("int") else "FLOP"
+        return f"{what}, {kind.upper().replace('_', '/')}, tensor cores"
     if name == HELPERS_WINDOW:
         return "time in which helper programs were measured"
     if program := helper_of(name):
@@ -597,11 +594,6 @@ def quantity_name(name: str) -> str:
 def in_words(text: str) -> str:
     """Return a reason with its quantities in words, quoted because they contain commas."""
     return _NAMES.sub(lambda match: f"“{quantity_name(match[0])}”", text)
-
-
-def _of_tensors(kind: str) -> str:
-    counted = "operations" if kind.startswith("int") else "FLOP"
-    return f"{counted}, {kind.upper().replace('_', '/')}, tensor cores"
 
 
 def _of_copies(name: str) -> str:

@@ -261,7 +261,7 @@ def _likely(differences: list[FactDifference], start: str) -> str:
     if not differences:
         return ""
     where = "; all are listed under Environments" * (len(differences) > _MOST_CANDIDATES)
-    verb = _verb(differences, "differs", "differ")
+    verb = _differ(differences)
     return f"{start}, {_described(differences)} {verb} and may be a cause{where}."
 
 
@@ -271,7 +271,7 @@ def _unlikely(differences: list[FactDifference]) -> str:
         return ""
     evidence = dict.fromkeys(one.evidence for one in differences[:_MOST_CANDIDATES] if one.evidence)
     named = _described(differences)
-    verb = _verb(differences, "differs", "differ")
+    verb = _differ(differences)
     return " ".join((f"{named[:1].upper()}{named[1:]} {verb} too.", *evidence))
 
 
@@ -288,8 +288,9 @@ def _described(differences: list[FactDifference]) -> str:
     return listed(list(words), most=_MOST_CANDIDATES)
 
 
-def _verb(differences: list[FactDifference], singular: str, plural: str) -> str:
-    return singular if len(differences) == 1 and not fact(differences[0].key).is_plural else plural
+def _differ(differences: list[FactDifference]) -> str:
+    is_one = len(differences) == 1 and not fact(differences[0].key).is_plural
+    return "differs" if is_one else "differ"
 
 
 FIRST_CONTROLS: Final = 2
@@ -315,17 +316,12 @@ def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> st
         return visible(
             f"Control failed in {label}: {gave}; no claim smaller than {far} is made there."
         )
-    if _is_decided(cell, run):
+    own = {one.outcome for one in run.comparisons if one.cell == cell.id and not one.is_control}
+    if "inconclusive" not in own and own & {*MOVED, "equivalent"}:
         return visible(f"A/A control in {label}: {gave}: 0 lies inside.")
     return visible(
         f"A/A control in {label}: {gave}. Differences under about {far} may go unnoticed."
     )
-
-
-def _is_decided(cell: CellSummary, run: RunComparison) -> bool:
-    """Say whether a cell has decided comparisons and no open ones."""
-    own = {one.outcome for one in run.comparisons if one.cell == cell.id and not one.is_control}
-    return "inconclusive" not in own and bool(own & {*MOVED, "equivalent"})
 
 
 def is_control_failed(cell: CellSummary, run: RunComparison) -> bool:
@@ -471,12 +467,11 @@ def _launches(comparison: Comparison) -> str:
     by_arm: dict[str, list[FarLaunch]] = {}
     for one in comparison.far_launches:
         by_arm.setdefault(one.arm, []).append(one)
-    return "; ".join(_far(arm, launches) for arm, launches in by_arm.items())
-
-
-def _far(arm: str, launches: list[FarLaunch]) -> str:
-    changes = dict.fromkeys(signed_percent(one.log_ratio) for one in launches)
-    return f"{len(launches)} of {launches[0].launches} launches of {arm}: {listed(list(changes))}"
+    texts = []
+    for arm, far in by_arm.items():
+        changes = dict.fromkeys(signed_percent(one.log_ratio) for one in far)
+        texts.append(f"{len(far)} of {far[0].launches} launches of {arm}: {listed(list(changes))}")
+    return "; ".join(texts)
 
 
 def _tail(comparison: Comparison) -> str:
