@@ -434,6 +434,7 @@ def _measuring(settings: Settings) -> dict[str, Any]:
     target = settings.target / 100 if settings.target is not None else margin / 2
     budget = values.budget_s if settings.budget is None else settings.budget
     check_ranges(settings)
+    _check_restarts(settings)
     restarts = settings.restarts or max(restarts_of(preset, budget), settings.sessions or 1)
     return {
         "preset": preset,
@@ -503,6 +504,9 @@ def _check_together(settings: Settings) -> None:
     for first, second, hint in _EXCLUSIVE:
         if given[first] and given[second]:
             raise ConfigError(f"{first} and {second} exclude each other", hint=hint)
+
+
+def _check_restarts(settings: Settings) -> None:
     if (settings.restarts is None) != (settings.rounds is None):
         raise ConfigError(
             "--restarts and --rounds belong together",

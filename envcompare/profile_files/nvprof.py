@@ -127,7 +127,7 @@ def read(path: Path) -> Profile:
         raise refusal(path.name, line=metrics[0].line, why=why, hint=hint)
     timed = ((row.name, row) for row in activities if row.is_kernel)
     others = [row for row in activities if not row.is_kernel]
-    copies = ((_copy_kind(row.name), row) for row in others if row.name.startswith("[CUDA"))
+    copies = ((_copy_kind(row.name), row) for row in others if row.section == "GPU activities")
     calls = ((row.name, row) for row in others if row.section == "API calls")
     counted = _counted_kernels(parts)
     return Profile(

@@ -14,7 +14,7 @@ from envcompare.cli.planning import PROFILES, plan_lines
 from envcompare.config import parse_arms
 from envcompare.config.experiment import Experiment, resolve
 from envcompare.config.plan import make_plan
-from envcompare.config.settings import Settings
+from envcompare.config.settings import Settings, WorkloadTable
 from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError
 from envcompare.measure import derive_seed, shuffled
@@ -88,6 +88,9 @@ def test_wrong_arm_is_named_with_its_remedy(items: tuple[str, ...], message: str
         ({"margin": 0.0}, "margin"),
         ({"target": -1.0}, "target"),
         ({"hosts": ",,"}, "names no host"),
+        ({"pin": "0-"}, "is not a CPU list"),
+        ({"restarts": 0, "rounds": 5}, "--restarts 0 is out of range"),
+        ({"workloads": {"a": WorkloadTable(command="true")}, "restarts": 3}, "not for plain"),
         ({"workloads": "rnn", "set": {"rnn": {"hidden": (64, 64)}}}, "the same value twice"),
         ({"workloads": "rnn", "set": {"rnn": {"hidden": ()}}}, "has no value"),
         ({"download": True, "workload": "x.py:Net"}, "only for bundled workloads"),
