@@ -179,7 +179,14 @@ def _cell_profiles(cell: _ProfiledCell) -> CellProfiles | None:
         cell=cell.id,
         host=host,
         reference=cell.reference,
-        devices=_devices(cell),
+        devices=tuple(
+            dict.fromkeys(
+                one.name
+                for record in usable(cell.records)
+                for one in profile_of(record).devices
+                if one.name
+            )
+        ),
         arms=tuple(arm_profiles(arm, profiled.get(arm, ()), found) for arm, found in rows.items()),
         kernel_diffs=diffs,
         ledgers=ledgers,
@@ -189,11 +196,6 @@ def _cell_profiles(cell: _ProfiledCell) -> CellProfiles | None:
         betrayed=tuple(_build_differences(cell)),
         cautions=tuple(dict.fromkeys(cautions)),
     )
-
-
-def _devices(cell: _ProfiledCell) -> tuple[str, ...]:
-    devices = (one for record in usable(cell.records) for one in profile_of(record).devices)
-    return tuple(dict.fromkeys(one.name for one in devices if one.name))
 
 
 def _kernel_diffs(cell: _ProfiledCell) -> Iterable[KernelDiff]:
@@ -221,11 +223,12 @@ def _ledger(cell: _ProfiledCell, arm: str) -> Ledger | str | None:
     """Return a ledger from traces, else from blocks; the reason only for unusable traces."""
     pair = choose_pair(cell.of(cell.reference), cell.of(arm), is_of_program)
     if pair is None:
+        modes = [_mode(cell.of(one)) for one in (cell.reference, arm)]
         timed = timing_ledger(
             cell.data.arm_blocks(cell.reference),
             cell.data.arm_blocks(arm),
             arm=arm,
-            modes=_modes(cell, arm),
+            modes=(modes[0], modes[1]) if modes[0] and modes[1] else None,
         )
         if isinstance(timed, str):
             return None
@@ -329,13 +332,8 @@ def _steps_ns(cell: _ProfiledCell) -> dict[str, float]:
     }
 
 
-def _modes(cell: _ProfiledCell, arm: str) -> tuple[Modes, Modes] | None:
-    """Return user and system time of both arms in the host pass; None if one lacks it."""
-    before, after = _mode(cell.of(cell.reference)), _mode(cell.of(arm))
-    return (before, after) if before and after else None
-
-
 def _mode(records: Records) -> Modes | None:
+    """Return user and system time of an arm in the host pass; None if one is lacking."""
     values = _counted(records)
     user, system = values.get("user_ns"), values.get("sys_ns")
     return Modes(user, system) if user is not None and system is not None else None
@@ -388,7 +386,14 @@ def _build_differences(cell: _ProfiledCell) -> Iterable[FactDifference]:
         sure = _differences_of(cell, arm, recorded)
         yield from sure
         known = {one.key for one in sure}
-        yield from (_unsure(one) for one in differences if one.key not in known)
+        for one in differences:
+            if one.key not in known:
+                yield replace(
+                    one,
+                    fact_class="possible-influence",
+                    sentence=f"{one.sentence} {_UNKNOWN_ORIGIN}" if one.sentence else "",
+                    evidence=f"{one.evidence} {_UNKNOWN_ORIGIN}" if one.evidence else "",
+                )
 
 
 def _differences_of(cell: _ProfiledCell, arm: str, records: Records) -> tuple[FactDifference, ...]:
@@ -397,16 +402,6 @@ def _differences_of(cell: _ProfiledCell, arm: str, records: Records) -> tuple[Fa
     }
     sides = [_side(cell, name, records) for name in (cell.reference, arm)]
     return build_differences(*sides, host=cell.data.cell.host, arm_id=arm, known_differences=known)
-
-
-def _unsure(difference: FactDifference) -> FactDifference:
-    sentence, evidence = (
-        f"{text} {_UNKNOWN_ORIGIN}" if text else ""
-        for text in (difference.sentence, difference.evidence)
-    )
-    return replace(
-        difference, fact_class="possible-influence", sentence=sentence, evidence=evidence
-    )
 
 
 def _is_imported(record: ProfileRecord) -> bool:

@@ -186,10 +186,7 @@ def _kernel_rows(kernels: Iterable[Kernel]) -> Iterable[ActivityRow]:
         if kernel.total_ns is not None:
             names.setdefault(kernel.name, []).append(kernel)
     for name, same in names.items():
-        ends = (
-            _least(one.min_ns for one in same),
-            _most(one.max_ns for one in same),
-        )
+        ends = _least(one.min_ns for one in same), _most(one.max_ns for one in same)
         time_ns = sum(one.total_ns or 0.0 for one in same)
         row = _row("GPU activities", name, sum(one.calls for one in same), time_ns, ends)
         yield replace(row, kernel_class=classify(name), is_tensor_core=is_tensor_core(name))
@@ -319,7 +316,8 @@ def _programs(records: Iterable[ProfileRecord]) -> Iterable[dict[str, dict[int, 
     programs: dict[Hashable, dict[str, dict[int, ProfileRecord]]] = {}
     for record in usable(records):
         profile = profile_of(record)
-        rank, size = str(_distributed(profile).values.get(RANK, "")), _size(record)
+        values = _distributed(profile).values
+        rank, size = (str(values.get(name, "")) for name in (RANK, "world_size"))
         if rank.isdecimal() and size.isdecimal() and len(rank) < _MOST_DIGITS:
             by_arm = programs.setdefault((record.kind, profile.tool, size), {})
             by_arm.setdefault(record.arm, {}).setdefault(int(rank), record)
@@ -329,11 +327,6 @@ def _programs(records: Iterable[ProfileRecord]) -> Iterable[dict[str, dict[int, 
 def _distributed(profile: Profile) -> Note:
     notes = (note for note in profile.notes if note.kind == "distributed")
     return next(notes, Note(kind="distributed"))
-
-
-def _size(record: ProfileRecord) -> str:
-    """Return the world size of the program; empty if unknown."""
-    return str(_distributed(profile_of(record)).values.get("world_size", ""))
 
 
 def _merge_ranks(ranks: _Ranks, *, lacking: list[int]) -> ProfileRecord:

@@ -269,7 +269,9 @@ def _launches(profile: Profile) -> Counter[tuple[object, ...]]:
 def _sums(before: _Side, after: _Side) -> list[_Sum]:
     """Return the sum for each row, largest change first."""
     sums: dict[_RowKey, _Sum] = {}
-    for pair in _pairs(before, after):
+    # every launch of both sides is exactly once in a pair or alone
+    paired, rests = _distribute(before, after, _ordered(before, after))
+    for pair in (*paired, *_by_name(*rests)):
         key = _key(pair, before, after)
         total = sums.setdefault(key, _Sum(key[0], pair))
         total.before_launches += pair.before_launches
@@ -410,21 +412,15 @@ class _Rest:
 
 def _sides(before: Profile, after: Profile) -> tuple[_Side, _Side]:
     """Return both profiles, each with the launches of one step if all steps are alike."""
-    windows = _windows(before, after)
+    windows = _step_of(before), _step_of(after)
+    if not all(windows):
+        is_alike = before.steps == after.steps
+        windows = (before.sequence, after.sequence) if is_alike else ((), ())
     scales = (1.0 / before.steps, 1.0 / after.steps) if before.steps and after.steps else (1.0, 1.0)
     return (
-        _Side(before.kernels, scales[0], windows[0]),
-        _Side(after.kernels, scales[1], windows[1]),
+        _Side(before.kernels, scales[0], windows[0][:MOST_LAUNCHES]),
+        _Side(after.kernels, scales[1], windows[1][:MOST_LAUNCHES]),
     )
-
-
-def _windows(before: Profile, after: Profile) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    first, second = _step_of(before), _step_of(after)
-    if first and second:
-        return first[:MOST_LAUNCHES], second[:MOST_LAUNCHES]
-    if before.steps == after.steps:
-        return before.sequence[:MOST_LAUNCHES], after.sequence[:MOST_LAUNCHES]
-    return (), ()
 
 
 def _step_of(profile: Profile) -> tuple[int, ...]:
@@ -435,14 +431,6 @@ def _step_of(profile: Profile) -> tuple[int, ...]:
     length = launches // profile.steps
     end = len(profile.sequence) // length * length
     return profile.sequence[end - length : end] if end else ()
-
-
-def _pairs(before: _Side, after: _Side) -> tuple[_Pair, ...]:
-    """Return every launch of both sides exactly once, in a pair or alone."""
-    counts = _ordered(before, after)
-    paired, rests = _distribute(before, after, counts)
-    paired += _by_name(*rests)
-    return tuple(paired)
 
 
 def _ordered(before: _Side, after: _Side) -> Counter[tuple[int, int, MatchRule]]:

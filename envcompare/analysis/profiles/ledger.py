@@ -309,19 +309,15 @@ def _of_blocks(blocks: Sequence[Block], modes: Modes | None) -> _Division:
     left = wall - quota - waited
     cpu = sum(sum(block.cpu_ns) for block in blocks) / steps
     rules = (_ONE_THREAD if cpu <= left * _CLOCKS_APART else _MANY_THREADS,)
-    parts: dict[Part, float] = _on_cpu(min(cpu, left), modes)
+    parts: dict[Part, float] = {"cpu": min(cpu, left)}
+    if modes is not None:
+        user = parts.pop("cpu") * modes.user_ns / modes.whole_ns
+        parts = {"user": user, "system": min(cpu, left) - user}
     rest = max(0.0, left - cpu)
     # without voluntary switches the worker did not sleep: the rest was stolen
     is_busy = all(block.voluntary_switches == 0 for block in blocks)
     parts |= {"wait": waited, "throttled": quota, "stolen" if is_busy else "rest": rest}
     return _Division(parts=parts, rules=(*rules, _SPLIT.format(modes.counted)) if modes else rules)
-
-
-def _on_cpu(cpu: float, modes: Modes | None) -> dict[Part, float]:
-    if modes is None:
-        return {"cpu": cpu}
-    user = cpu * modes.user_ns / modes.whole_ns
-    return {"user": user, "system": cpu - user}
 
 
 def _notes(before: Sequence[Measured], after: Sequence[Measured]) -> Iterable[str]:
@@ -360,8 +356,20 @@ def work_cautions(
 ) -> Iterable[str]:
     """Yield signs that different work was profiled; `codes` are the hashes of the timed code."""
     yield from _cautions_of_programs(by_arm, codes)
-    yield from _of_model_flops(rows, reference)
-    yield from _of_factors(diffs, reference)
+    for arm, arm_rows in rows.items():
+        for row in arm_rows:
+            if row.name == "flops_model" and row.agreement == "differs" and row.ratio is not None:
+                yield (
+                    f"The model in {arm} has {row.ratio:.4g} times the FLOPs of {reference}: the "
+                    "programs differ, so nothing else here can be compared."
+                )
+    for diff in diffs:
+        if diff.launch_factor is not None:
+            yield (
+                f"{diff.arm} launched every kernel {diff.launch_factor:.4g} times as often as "
+                f"{reference}: the profiles seem to cover different numbers of steps. Import "
+                "each with --steps N to compare a step."
+            )
 
 
 def record_cautions(
@@ -382,7 +390,11 @@ def record_cautions(
     yield from chain.from_iterable(_of_hidden(*one) for one in by_arm.items())
     yield from chain.from_iterable(_of_several(one, partial) for one in by_arm.values())
     yield from chain.from_iterable(map(_of_steps, by_arm.values()))
-    yield from chain.from_iterable(map(_of_launches, by_arm.values()))
+    for records in by_arm.values():
+        trace = choose(records, is_kernel_trace)
+        for other in usable(records):
+            if trace is not None and other is not trace and has_kernels(other):
+                yield from _against(trace, other)
 
 
 def _cautions_of_programs(by_arm: ByArm, codes: Mapping[str, str]) -> Iterable[str]:
@@ -402,31 +414,20 @@ def _cautions_of_programs(by_arm: ByArm, codes: Mapping[str, str]) -> Iterable[s
         yield "The arms profiled different code."
 
 
-def _of_model_flops(rows: Mapping[str, Rows], reference: str) -> Iterable[str]:
-    """Warn if different model FLOPs show that the programs differ."""
-    for arm, arm_rows in rows.items():
-        for row in arm_rows:
-            if row.name == "flops_model" and row.agreement == "differs" and row.ratio is not None:
-                yield (
-                    f"The model in {arm} has {row.ratio:.4g} times the FLOPs of {reference}: the "
-                    "programs differ, so nothing else here can be compared."
-                )
-
-
-def _of_factors(diffs: Iterable[KernelDiff], reference: str) -> Iterable[str]:
-    """Warn if whole profiles seem to cover a different number of steps."""
-    for diff in diffs:
-        if diff.launch_factor is not None:
-            yield (
-                f"{diff.arm} launched every kernel {diff.launch_factor:.4g} times as often as "
-                f"{reference}: the profiles seem to cover different numbers of steps. Import "
-                "each with --steps N to compare a step."
-            )
-
-
 def _of_gpus(by_arm: ByArm, reference: str) -> Iterable[str]:
     """Warn if an arm used a different number of GPUs than the reference."""
-    counts = {arm: _gpus(records) for arm, records in by_arm.items()}
+    counts = {
+        # the largest number of busy GPUs in a profile; 0 if unknown
+        arm: max(
+            (
+                len(profile.devices)
+                for profile in map(profile_of, usable(records))
+                if profile.kernels or profile.copies
+            ),
+            default=0,
+        )
+        for arm, records in by_arm.items()
+    }
     expected = counts.get(reference)
     for arm, count in counts.items():
         if expected and count and count != expected:
@@ -487,12 +488,6 @@ def _of_hidden(arm: str, records: Records) -> Iterable[str]:
             )
 
 
-def _gpus(records: Records) -> int:
-    """Return the largest number of busy GPUs in a profile of an arm; 0 if unknown."""
-    profiles = (profile_of(one) for one in usable(records))
-    return max((len(one.devices) for one in profiles if one.kernels or one.copies), default=0)
-
-
 def _of_several(records: Records, partial: Container[tuple[str, str]]) -> Iterable[str]:
     """Report which of several profiles of one tool is shown."""
     groups: dict[tuple[str, str], list[ProfileRecord]] = {}
@@ -526,14 +521,6 @@ def _of_steps(records: Records) -> Iterable[str]:
             )
 
 
-def _of_launches(records: Records) -> Iterable[str]:
-    """Warn if other passes of an arm have different launches than its trace."""
-    trace = choose(records, is_kernel_trace)
-    for other in usable(records):
-        if trace is not None and other is not trace and has_kernels(other):
-            yield from _against(trace, other)
-
-
 def partial_records(by_arm: ByArm) -> frozenset[tuple[str, str]]:
     """Return arm and name of each record with fewer launches than its steps have."""
     partial = set()
@@ -558,6 +545,7 @@ def _launch_coverage(trace: ProfileRecord, other: ProfileRecord) -> float:
 
 
 def _against(trace: ProfileRecord, other: ProfileRecord) -> Iterable[str]:
+    """Warn if another pass of an arm has other launches than its trace."""
     traced, seen = _families(profile_of(trace)), _families(profile_of(other))
     arm, names = other.arm, (source_of(trace), source_of(other))
     ratio = _launch_coverage(trace, other)

@@ -18,7 +18,7 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from envcompare.analysis.model.profiling import QuantityRow, Roof, Roofline, RooflinePoint, Unlike
+from envcompare.analysis.model.profiling import QuantityRow, Roof, Roofline, RooflinePoint
 from envcompare.analysis.profiles.armprofiles import (
     Records,
     choose,
@@ -158,8 +158,12 @@ def _with_ratio(row: QuantityRow, key: Key, against: Mapping[Key, QuantityRow]) 
     if row.value is None:
         return row
     if same is not None and same.value is not None:
-        unlike = _unlike(row, same)
-        return replace(row, unlike=unlike) if unlike else _compare(row, same)
+        if row.rule != same.rule:
+            return replace(row, unlike="rule")
+        # pages average differently, but all of them count the launches
+        if row.page != same.page and row.name != _LAUNCHES:
+            return replace(row, unlike="page")
+        return _compare(row, same)
     name, kind, tool, *where, _ = key
     is_known = any(
         other.value is not None
@@ -167,13 +171,6 @@ def _with_ratio(row: QuantityRow, key: Key, against: Mapping[Key, QuantityRow]) 
         if (of, pass_name, there) == (name, kind, where) and by != tool
     )
     return replace(row, unlike="tool") if is_known else row
-
-
-def _unlike(row: QuantityRow, other: QuantityRow) -> Unlike:
-    """Return why two numbers are not comparable; launches always are."""
-    if row.rule != other.rule:
-        return "rule"
-    return "page" if row.page != other.page and row.name != _LAUNCHES else ""
 
 
 def clashes(
@@ -189,10 +186,7 @@ def clashes(
             name, earlier = first.setdefault(key, (record.name, row))
             if not _agree(earlier, row):
                 first_value = f"{name} has {earlier.value:.6g} {earlier.unit}"
-                clashing.setdefault(
-                    key,
-                    f"{first_value}, but {record.name} has {row.value:.6g}",
-                )
+                clashing.setdefault(key, f"{first_value}, but {record.name} has {row.value:.6g}")
     return clashing
 
 
@@ -494,6 +488,9 @@ def _point(arm: str, work: _Work, roofs: Roofs, time_ns: float) -> RooflinePoint
     precisions = tuple(sorted(work.flops))
     floors = _floors(work, roofs)
     floor = max(floors) if floors else None
+    bound: Literal["compute", "memory"] | None = None
+    if floors and work.bytes is not None and roofs.bytes_per_s:
+        bound = "compute" if floors[0] >= floors[1] else "memory"
     return RooflinePoint(
         arm=arm,
         name=shortened_name(work.name),
@@ -508,15 +505,9 @@ def _point(arm: str, work: _Work, roofs: Roofs, time_ns: float) -> RooflinePoint
         intensity=flops / work.bytes if work.bytes else None,
         flops_per_s=flops / work.time_ns * _NS,
         attainable_flops_per_s=flops / floor * _NS if floor else None,
-        bound=_bound(floors) if work.bytes is not None and roofs.bytes_per_s else None,
+        bound=bound,
         floor_ns=floor,
     )
-
-
-def _bound(floors: tuple[float, float] | None) -> Literal["compute", "memory"] | None:
-    if floors is None:
-        return None
-    return "compute" if floors[0] >= floors[1] else "memory"
 
 
 def _floors(work: _Work, roofs: Roofs) -> tuple[float, float] | None:

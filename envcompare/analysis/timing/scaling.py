@@ -302,7 +302,9 @@ def _ways(epochs: Iterable[Epoch]) -> _Ways:
 def _arm_training(
     arm: ArmRecord, ways: _Ways, reference: _Ways, goal: Goal, *, is_net: bool
 ) -> ArmTraining:
-    there = [way for way in ways.values() if _is_reached(way[-1], goal)]
+    there = [
+        way for way in ways.values() if (last := way[-1].value) is not None and last >= goal.value
+    ]
     seconds = interval([math.log(_seconds(way)) for way in there], level=LEVEL)
     ratio = None if arm.is_reference else _epoch_ratio(ways, reference, is_net=is_net)
     return ArmTraining(
@@ -324,10 +326,6 @@ def _arm_training(
         ratio_high=ratio.high if ratio else None,
         points=tuple(_points(tuple(ways.values()))),
     )
-
-
-def _is_reached(last: Epoch, goal: Goal) -> bool:
-    return last.value is not None and last.value >= goal.value
 
 
 def _seconds(way: Sequence[Epoch]) -> float:
