@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from envcompare.analysis.profiles.ledger import (
 )
 from envcompare.report.wording.profilewords import largest_parts
 from envcompare.run_folder.profiles import Copy, Profile, Quantity
-from envcompare.run_folder.records import ProcessRun
+from envcompare.run_folder.records import Measured, ProcessRun
 
 TIMES = st.floats(0, 1e12, allow_nan=False)
 DIVISIONS = st.builds(
@@ -39,9 +40,22 @@ def assert_exact(made: Ledger) -> None:
 
 
 def traced(before: Profile, after: Profile) -> Ledger:
-    """Return the ledger of two traces."""
+    """Return the ledger of two traces; its parts sum exactly."""
     made = trace_ledger(before, after, arm="docker", source="nsys")
     assert isinstance(made, Ledger)
+    assert_exact(made)
+    return made
+
+
+def timed(
+    before: Sequence[Measured],
+    after: Sequence[Measured],
+    modes: tuple[Modes, Modes] | None = None,
+) -> Ledger:
+    """Return the ledger of two arms by their blocks or processes; its parts sum exactly."""
+    made = timing_ledger(before, after, arm="docker", modes=modes)
+    assert isinstance(made, Ledger)
+    assert_exact(made)
     return made
 
 
@@ -72,7 +86,6 @@ def test_trace_is_divided_into_classes_and_idle_time() -> None:
         busy_ns=6_000.0,
     )
     made = traced(before, after)
-    assert_exact(made)
     assert (made.reference_ns, made.arm_ns, made.is_per_step) == (3_500, 4_500, True)
     assert parts(made) == {
         "gemm": (1_000, 1_000),
@@ -90,7 +103,6 @@ def test_overlapping_time_is_shared_by_a_stated_rule() -> None:
         launched(step, steps=1, span_ns=3_000.0, busy_ns=3_000.0),
         launched(step, steps=1, span_ns=4_000.0, busy_ns=4_000.0),
     )
-    assert_exact(made)
     assert parts(made) == {"gemm": (2_250, 3_000), "element-wise": (750, 1_000)}
     assert "in proportion to" in made.rule
 
@@ -103,14 +115,12 @@ def test_communication_counts_where_nothing_else_ran() -> None:
     step = [kernel(CONV, each_ns=3_000.0), kernel(NCCL, each_ns=2_000.0)]
     profile = launched(step, steps=1, span_ns=3_500.0, busy_ns=3_500.0, quantities=(exposed,))
     made = traced(profile, profile)
-    assert_exact(made)
     assert parts(made) == {"gemm": (3_000, 3_000), "communication": (500, 500)}
 
 
 def test_summary_without_a_time_line_says_what_it_cannot_know() -> None:
     """A list of sums has no idle time."""
     made = traced(launched([kernel(CONV)]), launched([kernel(CONV, each_ns=2_000.0)]))
-    assert_exact(made)
     assert made.whole == "sum of GPU activities"
     assert "idle time is unknown" in made.rule
 
@@ -154,7 +164,6 @@ def test_ledger_of_any_traces_sums_to_the_change_of_their_spans(
 ) -> None:
     """However kernels overlapped, the parts are disjoint and fill the span."""
     made = traced(before, after)
-    assert_exact(made)
     assert made.reference_ns == pytest.approx(before.span_ns, rel=1e-9, abs=1)
     assert made.arm_ns == pytest.approx(after.span_ns, rel=1e-9, abs=1)
 
@@ -162,9 +171,7 @@ def test_ledger_of_any_traces_sums_to_the_change_of_their_spans(
 def test_blocks_are_divided_into_work_wait_and_quota() -> None:
     """Three steps of 10 ms: the arm was stopped by a quota."""
     stopped = block(wall_ns=(11_000_000,) * 3, wait_ns=3_300_000, throttled_ns=3_000_000)
-    made = timing_ledger([block()], [stopped], arm="docker")
-    assert isinstance(made, Ledger)
-    assert_exact(made)
+    made = timed([block()], [stopped])
     found = parts(made)
     assert found["cpu"] == (9_900_000, 9_900_000)
     assert found["wait"] == (33_333, 100_000)
@@ -175,9 +182,7 @@ def test_blocks_are_divided_into_work_wait_and_quota() -> None:
 def test_cpu_time_is_split_as_it_was_counted() -> None:
     """User and system are counted beside the clock of the steps, and it is said where."""
     modes = Modes(user_ns=3e9, sys_ns=1e9), Modes(user_ns=1e9, sys_ns=1e9)
-    made = timing_ledger([block()], [block()], arm="docker", modes=modes)
-    assert isinstance(made, Ledger)
-    assert_exact(made)
+    made = timed([block()], [block()], modes)
     assert parts(made)["system"] == (2_475_000, 4_950_000)
     assert made.rule.count("counted in the pass for host events.") == 1
 
@@ -189,34 +194,28 @@ def test_blocks_that_counted_their_modes_need_no_other_pass() -> None:
         block(**longer, user_ns=int(2e9 - system), sys_ns=int(system)) for system in (2e8, 5e8)
     ]
     modes = Modes(user_ns=1e9, sys_ns=1e9), Modes(user_ns=1e9, sys_ns=1e9)
-    made = timing_ledger(counted[:1], counted[1:], arm="docker", modes=modes)
-    assert isinstance(made, Ledger)
-    assert_exact(made)
+    made = timed(counted[:1], counted[1:], modes)
     left = 2_000_000_000 - (block().wait_ns or 0)
     assert parts(made)["system"] == pytest.approx((0.1 * left, 0.25 * left), abs=1)
     assert made.rule.count("counted in the same blocks.") == 1
     errors = [share * (1 - share) / 200 for share in (0.1, 0.25)]
     assert made.kernel_error_ns == pytest.approx(left * sum(errors) ** 0.5, rel=1e-6)
     short = [block(**longer, user_ns=10, sys_ns=10)] * 2
-    other = timing_ledger(short[:1], short[1:], arm="docker", modes=modes)
-    assert isinstance(other, Ledger)
+    other = timed(short[:1], short[1:], modes)
     assert "counted in the pass for host events." in other.rule
 
 
 def test_modes_of_a_short_pass_are_not_told_apart() -> None:
     """The kernel counts them in ticks of milliseconds."""
     modes = Modes(user_ns=3e8, sys_ns=1e8), Modes(user_ns=1e9, sys_ns=1e9)
-    made = timing_ledger([block()], [block()], arm="docker", modes=modes)
-    assert isinstance(made, Ledger)
+    made = timed([block()], [block()], modes)
     assert "system" not in parts(made)
     assert "less than 1 s was counted" in made.notes[-1]
 
 
 def test_work_of_several_threads_is_not_more_than_the_clock() -> None:
     """Two threads use twice the time that passes."""
-    made = timing_ledger([block()], [block(cpu_ns=(19_000_000,) * 3)], arm="docker")
-    assert isinstance(made, Ledger)
-    assert_exact(made)
+    made = timed([block()], [block(cpu_ns=(19_000_000,) * 3)])
     assert made.arm_ns == 10_000_000
     assert "several threads" in made.rule
 
@@ -233,9 +232,7 @@ def test_processes_are_divided_into_user_system_and_rest() -> None:
         cell="c", arm="vm", number=0, order=0, t0_ns=0, wall_ns=100, user_ns=60, sys_ns=20,
         real_ns=120, exit_code=0,
     )  # fmt: skip
-    made = timing_ledger([run], [run], arm="docker")
-    assert isinstance(made, Ledger)
-    assert_exact(made)
+    made = timed([run], [run])
     assert parts(made) == {"user": (60, 60), "system": (20, 20), "rest": (20, 20)}
     assert largest_parts(made) == "0 ns a process on the clock"
 
@@ -245,9 +242,7 @@ def test_processes_are_divided_into_user_system_and_rest() -> None:
 def test_ledger_of_any_block_sums_to_the_clock(wall: int, cpu: int, wait: int, stop: int) -> None:
     """Whatever the kernel tells, no part is negative and all make the whole."""
     odd = block(k=1, wall_ns=(wall,), cpu_ns=(cpu,), wait_ns=wait, throttled_ns=stop)
-    made = timing_ledger([odd], [block()], arm="docker")
-    assert isinstance(made, Ledger)
-    assert_exact(made)
+    made = timed([odd], [block()])
     assert made.reference_ns == wall
     assert all(part.reference_ns >= 0 for part in made.parts)
 
@@ -258,8 +253,7 @@ def test_wait_that_the_verdict_leaves_out_leads_no_sentence() -> None:
         wall_ns=(100_000_000,) * 3, cpu_ns=(30_000_000,) * 3, wait_ns=200_000_000,
         voluntary_switches=0,
     )  # fmt: skip
-    made = timing_ledger([block()], [slow], arm="docker")
-    assert isinstance(made, Ledger)
+    made = timed([block()], [slow])
     assert largest_parts(made).partition(": ")[2].startswith("waiting for a CPU")
     text = largest_parts(made, is_net=True)
     assert "a step without waiting for a CPU: " in text
