@@ -91,15 +91,11 @@ def _device(host: HostSummary) -> str:
         return f"on {_in_brackets(gpu, known)}{rest}"
     if host.gpus and not host.devices:  # a plain command may or may not use the GPU
         return f"with {_in_brackets(gpu, known)}"
-    unused = _unused(host)
+    unused = ""
+    if host.unused_gpus:
+        driver = f", driver {_short(host.unused_driver)}" * bool(host.unused_driver)
+        unused = f"; its GPU ({_short(host.unused_gpus)}{driver}) was not used (--device cpu)"
     return f"on {cpu}{unused}" if host.processor or host.devices or unused else ""
-
-
-def _unused(host: HostSummary) -> str:
-    if not host.unused_gpus:
-        return ""
-    driver = f", driver {_short(host.unused_driver)}" * bool(host.unused_driver)
-    return f"; its GPU ({_short(host.unused_gpus)}{driver}) was not used (--device cpu)"
 
 
 def _in_brackets(name: str, known: list[str]) -> str:

@@ -19,7 +19,6 @@ from envcompare.analysis.model.profiling import (
     KernelDiff,
     Ledger,
     Part,
-    QuantityRow,
 )
 from envcompare.report.wording import (
     MINUS,
@@ -246,13 +245,14 @@ def has_times(run: RunComparison) -> bool:
     """Say whether any profile of the run has times of kernels, copies or operators."""
     return any(
         one.ledgers
-        or any(arm.operators or any(_is_time(row) for row in arm.quantities) for arm in one.arms)
+        or any(arm.operators for arm in one.arms)
+        or any(
+            row.unit == "ns" and row.value is not None and row.tool not in RUN_KERNELS_ALONE
+            for arm in one.arms
+            for row in arm.quantities
+        )
         for one in run.profiles
     )
-
-
-def _is_time(row: QuantityRow) -> bool:
-    return row.unit == "ns" and row.value is not None and row.tool not in RUN_KERNELS_ALONE
 
 
 def why_sentences(run: RunComparison) -> tuple[str, ...]:
