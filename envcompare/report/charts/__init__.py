@@ -104,8 +104,8 @@ _MM_PER_INCH: Final = 25.4
 _POINTS_PER_INCH: Final = 72
 _DOTS_PER_INCH: Final = 300
 _SCALE: Final = 2.5  # of PNG: 180 dots an inch
-MOST_CHARTS: Final = 60
-MOST_CHARACTERS: Final = 400_000  # of all charts; some charts need ten times as many as others
+_MOST_CHARTS: Final = 60
+_MOST_CHARACTERS: Final = 400_000  # of all charts; some charts need ten times as many as others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -488,8 +488,8 @@ def specification(chart: Chart, palette: Palette) -> dict[str, Any]:
 class ChartBudget:
     """Counts the charts of one page in the order of requests."""
 
-    left: int = MOST_CHARTS
-    characters_left: int = MOST_CHARACTERS
+    left: int = _MOST_CHARTS
+    characters_left: int = _MOST_CHARACTERS
     refused: int = 0
     why_none: str = ""  # why no chart can be drawn here
 

@@ -40,14 +40,14 @@ for line in sys.stdin.buffer:
     sys.stdout.buffer.write(struct.pack("!?Q", is_made, len(content)) + content)
     sys.stdout.buffer.flush()
 """
-Conversion = Literal["vegalite_to_svg", "svg_to_png", "svg_to_pdf"]
+_Conversion = Literal["vegalite_to_svg", "svg_to_png", "svg_to_pdf"]
 
 
 class ChartsError(UnusableError):
     """The program that draws charts cannot run here."""
 
 
-def converted(conversion: Conversion, **arguments: Any) -> bytes:  # noqa: ANN401 — JSON
+def converted(conversion: _Conversion, **arguments: Any) -> bytes:  # noqa: ANN401 — JSON
     """Return the output of vl_convert; raises ChartsError if it cannot run here."""
     return _renderer().converted(json.dumps([conversion, arguments]).encode() + b"\n")
 

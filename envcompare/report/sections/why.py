@@ -105,7 +105,7 @@ Place = tuple[str, str]
 """Cell and arm."""
 
 
-def phase_blocks(run: RunComparison, place: Place, *, label: str) -> Iterator[Block]:
+def _phase_blocks(run: RunComparison, place: Place, *, label: str) -> Iterator[Block]:
     """Yield the results of the marked rounds for one comparison, or why there are none."""
     cell, arm = place
     marked = (one for phases in run.views.phases if phases.cell == cell for one in phases.arms)
@@ -144,7 +144,7 @@ def _difference(part: PartDifference) -> Words:
     return Line(text=difference_text(part.difference_s), below=below)
 
 
-def phase_folds(run: RunComparison, *, explained: Container[Place]) -> Iterator[Block]:
+def _phase_folds(run: RunComparison, *, explained: Container[Place]) -> Iterator[Block]:
     """Yield the results of the marks for comparisons without a fold of causes.
 
     An equivalent arm may differ in a phase or an operator, and then gets a table. For the others,
@@ -251,7 +251,7 @@ def why_section(
     if is_timed(run):
         folded = _explained(rows)[:MOST_FOLDS]
         places = {(row.comparison.cell, row.comparison.arm) for row in folded}
-        phases = phase_folds(run, explained=places)
+        phases = _phase_folds(run, explained=places)
         timed = (*comparison_blocks(run, rows, sheet), *phases, *_split_blocks(run))
         has_profiles = bool(profiles or rest)
         timed += (Heading(text="What the profiles of each cell say"),) * has_profiles
@@ -303,7 +303,7 @@ def _comparison_fold(run: RunComparison, row: ComparedRow, sheet: Sheet, *, is_o
             *_confounded(run, comparison, is_split=split is not None),
             *texts(f"{said} {clock_sentence(comparison)}".rstrip(), candidates),
             *(_split_part_blocks(split, row, sheet.axis) if split else ()),
-            *phase_blocks(run, place, label=f"{words.arm} in {words.cell}"),
+            *_phase_blocks(run, place, label=f"{words.arm} in {words.cell}"),
             *_profile_blocks(run, row, sheet),
             *(_spread_blocks(run, cell, row, sheet.charts) if cell else ()),
             raw_files_line(comparison, reference=reference, files=sheet.files, row=row.anchor),
