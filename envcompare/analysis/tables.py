@@ -17,6 +17,7 @@ from typing import Final, Literal, NamedTuple
 from msgspec.structs import asdict
 
 from envcompare.analysis.model import (
+    TAIL_LEVEL,
     Comparison,
     Estimate,
     RunComparison,
@@ -24,7 +25,6 @@ from envcompare.analysis.model import (
     Tail,
 )
 from envcompare.analysis.model.profiling import QuantityRow
-from envcompare.analysis.timing.judge import TAIL_LEVEL
 from envcompare.run_folder.records import FactDifference, Scalar
 from envcompare.text import assigned, visible
 

@@ -200,6 +200,10 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         return max(abs(self.low or 0.0), abs(self.high or 0.0))
 
 
+TAIL_LEVEL: Final = 0.95
+"""Level of the intervals of a `Tail`, which are not widened."""
+
+
 class Tail(msgspec.Struct, frozen=True, kw_only=True):
     """How often a step takes over 1.5 times the arm's median, in the arm and the reference.
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envcompare.analysis.model import (
+    TAIL_LEVEL,
     CellSummary,
     Comparison,
     Estimate,
@@ -60,7 +61,6 @@ PLAIN_LEVEL = 0.95
 _READ_AS_ZERO = 0.0005  # of a log ratio: changes are printed with one decimal of a percent
 _SECONDARY: tuple[MetricName, ...] = ("net", "wall", "stretch", "cpu", "gpu", "user", "sys", "real")
 SLOW = 1.5  # times the median step of the arm
-TAIL_LEVEL = 0.95
 _LEAST_STEPS = 100  # in each arm; the tail of fewer is a step or two
 Floats = NDArray[np.float64]
 

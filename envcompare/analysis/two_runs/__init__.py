@@ -32,6 +32,7 @@ from envcompare.analysis.model import (
     When,
 )
 from envcompare.errors import ConfigError, Phase, UnusableError, exit_code_of
+from envcompare.fingerprint.sentences import describe
 from envcompare.run_folder.records import SCHEMA, FactDifference, Failure, FingerprintValue, Scalar
 
 GateState = Literal["slower", "faster", "unproven", "inconclusive", "confounded", "failed"]
@@ -223,6 +224,36 @@ class CombinedRuns(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal[2] = SCHEMA
 
 
+def mismatch_text(mismatch: Mismatch, cells: tuple[str, ...]) -> str:
+    """Return the difference, with the cells unless it concerns the whole run."""
+    where = (
+        "every cell" if mismatch.cells == cells and len(cells) > 1 else ", ".join(mismatch.cells)
+    )
+    return f"{mismatch.text} ({where})" if mismatch.cells else mismatch.text
+
+
+def whole_facts(differences: Iterable[FactDifference]) -> tuple[FactDifference, ...]:
+    """Return the facts that are not part of another difference."""
+    return tuple(one for one in differences if not one.part_of)
+
+
+def fact_text(difference: FactDifference) -> str:
+    """Return a difference with both values, shortening digests."""
+    text, values = describe(difference), (difference.reference, difference.value)
+    if "→" in text or any(isinstance(value, tuple) for value in values):
+        return text
+    return f"{text} {shortened_value(values[0])} → {shortened_value(values[1])}"
+
+
+def shortened_value(value: FingerprintValue) -> str:
+    """Return the text of a value, of a digest only its start."""
+    if value is None:
+        return "not known"
+    text = str(value)
+    return f"{text[:_SHOWN_OF_DIGEST]}…" if len(text) > 2 * _SHOWN_OF_DIGEST else text
+
+
+_SHOWN_OF_DIGEST: Final = 12
 _SPEEDS: Final[tuple[GateState, ...]] = ("slower", "faster")
 _BOUNDED: Final[tuple[GateState, ...]] = (*_SPEEDS, "unproven")
 _STATES: Final[tuple[GateState, ...]] = ("inconclusive", "confounded", "failed")

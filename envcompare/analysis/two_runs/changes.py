@@ -38,11 +38,21 @@ from envcompare.analysis.model import (
 )
 from envcompare.analysis.timing.judge import claimed, failed_control_end, leaning, least_restarts
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
-from envcompare.analysis.two_runs import Change, LeftOut, Mismatch, RunChange, RunSide, phase_of
+from envcompare.analysis.two_runs import (
+    Change,
+    LeftOut,
+    Mismatch,
+    RunChange,
+    RunSide,
+    fact_text,
+    mismatch_text,
+    phase_of,
+    shortened_value,
+    whole_facts,
+)
 from envcompare.errors import ConfigError
 from envcompare.fingerprint import INSTALLED_PARTS, LOADED, fact, holds_for
 from envcompare.fingerprint.comparing import compare_fingerprints, measured_alike
-from envcompare.fingerprint.sentences import describe
 from envcompare.run_folder.records import (
     ArmRecord,
     FactDifference,
@@ -57,7 +67,6 @@ from envcompare.text import assigned, first_few, masked
 Work = dict[str, FingerprintValue]
 _DESIGN: Final = ("threads", "stabilise", "pin")
 _WORK: Final = ("code", "device", "batch")
-_SHOWN_OF_DIGEST: Final = 12
 # A run may not have recorded these facts: if one run lacks a value, no difference is known.
 _OPTIONAL: Final = (
     "hypervisor",
@@ -153,31 +162,6 @@ def _is_proven(
     return difference.fact_class == "confounder" or not (is_watched and is_list)
 
 
-def mismatch_text(mismatch: Mismatch, cells: tuple[str, ...]) -> str:
-    """Return the difference, with the cells unless it concerns the whole run."""
-    where = (
-        "every cell" if mismatch.cells == cells and len(cells) > 1 else ", ".join(mismatch.cells)
-    )
-    return f"{mismatch.text} ({where})" if mismatch.cells else mismatch.text
-
-
-def whole_facts(differences: Iterable[FactDifference]) -> tuple[FactDifference, ...]:
-    """Return the facts that are not part of another difference."""
-    return tuple(one for one in differences if not one.part_of)
-
-
-def fact_text(difference: FactDifference) -> str:
-    """Return a difference with both values, shortening digests."""
-    text = describe(difference)
-    if (
-        "→" in text
-        or isinstance(difference.reference, tuple)
-        or isinstance(difference.value, tuple)
-    ):
-        return text
-    return f"{text} {_short(difference.reference)} → {_short(difference.value)}"
-
-
 def _engines(before: FingerprintRecord, after: FingerprintRecord) -> Iterator[FactDifference]:
     """Yield the arm's isolating engines with another version; the kernel is a separate fact."""
     for key in sorted(before.identity.keys() | after.identity.keys()):
@@ -261,7 +245,9 @@ def _mismatch(key: str, values: tuple[FingerprintValue, FingerprintValue], text:
 
 
 def _work_mismatch(key: str, values: tuple[FingerprintValue, FingerprintValue]) -> Mismatch:
-    return _mismatch(key, values, f"{fact(key).name} {_short(values[0])} → {_short(values[1])}")
+    return _mismatch(
+        key, values, f"{fact(key).name} {shortened_value(values[0])} → {shortened_value(values[1])}"
+    )
 
 
 def _setting(value: object, *, none: str) -> str:
@@ -270,13 +256,6 @@ def _setting(value: object, *, none: str) -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return none if value is None else str(value)
-
-
-def _short(value: FingerprintValue) -> str:
-    if value is None:
-        return "not known"
-    text = str(value)
-    return f"{text[:_SHOWN_OF_DIGEST]}…" if len(text) > 2 * _SHOWN_OF_DIGEST else text
 
 
 _Moments = tuple[tuple[When, ReadRun, Comparison], tuple[When, ReadRun, Comparison]]

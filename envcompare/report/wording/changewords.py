@@ -21,8 +21,10 @@ from envcompare.analysis.two_runs import (
     RunChange,
     RunSide,
     WhyOpen,
+    fact_text,
+    mismatch_text,
+    whole_facts,
 )
-from envcompare.analysis.two_runs.changes import fact_text, mismatch_text, whole_facts
 from envcompare.report import Column, Heading, Items, Line, PlainBlock, Row, Table
 from envcompare.report.wording import (
     NOT_MEASURED,
