@@ -17,7 +17,7 @@ from envcompare.config.settings import Settings
 from envcompare.console import Display
 from envcompare.environments.oci import image_store
 from envcompare.errors import WorkloadError
-from envcompare.measure import cell, limits, startup
+from envcompare.measure import cell, limits, workers
 from envcompare.measure.cell import CellContext
 from envcompare.run_folder.records import Block, Event, ProcessRun, Sample, Startup
 from envcompare.run_folder.results import RunFolder
@@ -99,7 +99,7 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr(limits, "MIN_BLOCK_LIMIT_S", 10.0)
     monkeypatch.setattr(cell, "begin_limit_s", lambda *_, **__: 15.0)
-    monkeypatch.setattr(startup, "MAX_REPETITIONS", 2)
+    monkeypatch.setattr(workers, "MAX_REPETITIONS", 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
