@@ -15,6 +15,7 @@ _PACKAGE = Path(__file__).resolve().parent
 __version__ = "0.1.0"
 _CHECKOUT: Final = _PACKAGE.parent
 _LIMIT_S: Final = 10.0
+# Without tags, so that the answer always contains the full commit.
 _DESCRIBE: Final = (
     "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty= modified",
 )  # fmt: skip
@@ -76,6 +77,7 @@ def _of_checkout() -> str:
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(
+            # Optional locks would disturb another git command in the checkout (git(1)).
             ("git", "--no-optional-locks", "-C", str(_CHECKOUT), *_DESCRIBE),
             capture_output=True,
             text=True,

@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 
 _LINE_EVERY_S = 15.0
 _MOVING_LINE_EVERY_S = 5.0
-_SHOWN_EVERY_S = 0.1  # bytes come in pieces much smaller than an eye can follow
+# Bytes come in pieces much smaller than an eye can follow.
+_SHOWN_EVERY_S = 0.1
 _LINES_BELOW_BARS = 2  # the line that counts the others, and the cursor's line
-_SPEED_AFTER_S = 0.5  # before that, the speed is that of the buffers
-_READER_GONE = frozenset({errno.EPIPE, errno.EIO})  # of a pipe, of a terminal
+# Before this time, the speed is that of the buffers.
+_SPEED_AFTER_S = 0.5
+# The errors of a pipe and of a terminal whose reader is gone.
+_READER_GONE = frozenset({errno.EPIPE, errno.EIO})
 
 
 class _Lasting:
@@ -36,7 +39,8 @@ class _Lasting:
 
     def __init__(self, stream: IO[Any], *, always: bool = False) -> None:
         self._stream = stream
-        self._always = always  # a full disk is not a reason to stop either
+        # A full disk is not a reason to stop either.
+        self._always = always
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 — whatever the stream has
         return getattr(self._stream, name)
@@ -144,7 +148,8 @@ class Display:
         """Print the three sentences of an error."""
         from rich.text import Text
 
-        message = Text()  # printed at once, since several hosts may fail at the same time
+        # Printed at once, since several hosts may fail at the same time.
+        message = Text()
         for name, text in error.problem.parts():
             message.append(f"{name}: ", style="bold red" if name == "error" else "bold")
             message.append(f"{visible(masked(text))}\n")
@@ -186,6 +191,7 @@ class Display:
                 self._update_bar(self._progress, name, done=done, text=text)
                 return
             now = time.monotonic()
+            # The first report only starts the clock, so that a short transfer prints nothing.
             if now - self._last_line.setdefault(name, now) >= _MOVING_LINE_EVERY_S:
                 self._last_line[name] = now
                 self.say(f"  {name}: {text}")

@@ -60,7 +60,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class EnvcompareError(Exception):
     """An error in three sentences; `cli` prints it and exits with `exit_code`."""
 
-    exit_code: ClassVar[int] = 70  # EX_SOFTWARE of sysexits.h: a bug; 1 is a hit gate
+    # EX_SOFTWARE of sysexits(3), for a bug; 1 is the exit code of a gate that was hit.
+    exit_code: ClassVar[int] = 70
 
     def __init__(self, brief: str, *, details: str = "", hint: str = "") -> None:
         super().__init__(brief)
@@ -213,7 +214,8 @@ class Interruption:
         self._killed = threading.Event()
         self._running: weakref.WeakSet[_Killable] = weakref.WeakSet()
         self._questions: weakref.WeakSet[_Killable] = weakref.WeakSet()  # these may stay open
-        self._lock = threading.RLock()  # a signal may arrive while it is held
+        # Reentrant, since the handler of a signal may run while its own thread holds it.
+        self._lock = threading.RLock()
 
     @property
     def is_requested(self) -> bool:
@@ -257,6 +259,7 @@ class Interruption:
         with self._lock:
             running = tuple(processes)
         for process in running:
+            # A kill over SSH may take seconds, which must not delay the others.
             threading.Thread(target=_kill, args=(process,), daemon=True).start()
 
 
@@ -276,9 +279,11 @@ def handling_signals(
 
     def handle(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP and interruption.is_requested:
-            return  # shell and kernel each send one when a terminal closes
+            # The shell and the kernel each send one when a terminal closes.
+            return
         if interruption.is_forced:
             say("leaving at once; what still runs ends with its connection")
+            # A normal exit would wait for threads, which a silent host may block.
             os._exit(InterruptedRunError.exit_code)
         if interruption.request():
             say("killing what runs, then cleaning up; again to leave at once")
@@ -287,7 +292,8 @@ def handling_signals(
             say(f"{name}: ending after {after}; again to kill at once")
 
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as set by nohup
+    # A program started by nohup ignores SIGHUP, and must continue after its terminal has closed.
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, handle) for number in numbers}
     try:

@@ -16,12 +16,15 @@ from typing import BinaryIO, Final
 
 MIB: Final = 1 << 20
 SETTINGS_BYTES: Final = 16 * MIB  # files written by a person: settings, hosts, a workload
-RECORD_BYTES: Final = 256 * MIB  # one JSON file of a run folder; our largest has 0.1 MiB
+# One JSON file of a run folder; our largest has 0.1 MiB.
+RECORD_BYTES: Final = 256 * MIB
 PRINTED_BYTES: Final = 1024 * MIB  # the output of a profiler
-JOURNAL_BYTES: Final = 2048 * MIB  # samples.jsonl grows by some 10 MiB an hour
+# samples.jsonl grows by some 10 MiB an hour.
+JOURNAL_BYTES: Final = 2048 * MIB
 LINE_BYTES: Final = 64 * MIB  # one line of a journal
 _CHUNK_BYTES: Final = MIB
-_HOLES_BYTES: Final = 1024 * MIB  # holes in a file; smaller ones are read as zeros in a moment
+# Smaller holes are read as zeros in a moment.
+_HOLES_BYTES: Final = 1024 * MIB
 _HOLLOW: Final = 0.9
 _MOST_EXTENTS: Final = 10_000
 _KINDS: Final = (
@@ -79,7 +82,8 @@ def read_whole(path: Path, *, most: int) -> bytes:
     """Return the content of a file; raises OSError for irregular or too large files."""
     with opened(path, most=most) as file:
         content = file.read(most + 1)
-    if len(content) > most:  # it grows, or does not report its size
+    # A file may grow, or have more content than it reports, as in /proc.
+    if len(content) > most:
         raise too_large(path, len(content), most)
     return content
 
@@ -129,7 +133,8 @@ def is_hollow(path: Path) -> bool:
         for _ in range(_MOST_EXTENTS):
             try:
                 start = os.lseek(descriptor, place, os.SEEK_DATA)
-            except OSError:  # a hole at the end
+            except OSError:
+                # Only a hole follows (ENXIO of lseek(2)).
                 place = size
                 break
             place = os.lseek(descriptor, start, os.SEEK_HOLE)
@@ -140,6 +145,7 @@ def is_hollow(path: Path) -> bool:
 
 def too_large(path: Path, size: int, most: int, *, what: str = "it") -> UnfitFileError:
     """Return the error for a file above a limit."""
-    more = "over " * (size == most + 1)  # no more was read
+    # No more than one byte above the limit was read, so the size is unknown.
+    more = "over " * (size == most + 1)
     sizes = f"{what} has {more}{size / MIB:,.0f} MiB; at most {most // MIB} MiB can be read"
     return UnfitFileError(errno.EFBIG, sizes, path)

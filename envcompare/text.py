@@ -21,13 +21,15 @@ from typing import Any, Final
 
 from envcompare import bundled
 
-_EXPRESSIONS: Final = ("--measure",)  # their value is often an expression for tokens
+# The value is often an expression for tokens, which looks like a secret.
+_EXPRESSIONS: Final = ("--measure",)
 _VARIABLES: Final = ("-e", "--env")  # their value is NAME=VALUE
 _NO_SECRETS: Final = frozenset({"true", "false", "none", "null"})
 _LONGEST_LINE: Final = 1 << 16
 _CUT: Final = b"... the rest of this line is left out: too long\n"
 _KEY_BEGIN: Final = "-----BEGIN PRIVATE KEY-----\n"
-_LINE_ENDS: Final = (b"\n", b"\r")  # a progress bar ends its lines with a carriage return
+# A progress bar ends its lines with a carriage return.
+_LINE_ENDS: Final = (b"\n", b"\r")
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 LONGEST_REASON: Final = 600
 """The most characters of a reason for a failure."""
@@ -108,9 +110,11 @@ class LineMask:
         return self._masked(rest)
 
     def _masked(self, content: bytes) -> bytes:
+        # Binary data stays as it is, since surrogateescape keeps each byte (PEP 383).
         text = self._key + content.decode("utf-8", "surrogateescape")
         done = masked(text)
-        if self._key:  # an earlier call returned its first line
+        # An earlier call returned the first line of the key.
+        if self._key:
             done = done.partition(_rule().MASK)[2]
         self._key = _KEY_BEGIN if _rule().is_open(text) else ""
         return done.encode("utf-8", "surrogateescape")
@@ -255,7 +259,8 @@ def cause_line(text: str, *, brief: str) -> str:
 
     Empty if the brief contains it already.
     """
-    if "Fatal Python error" in text:  # the threads and frames that follow are not its cause
+    # The threads and frames that follow are not the cause.
+    if "Fatal Python error" in text:
         text = _THREADS.split(text, maxsplit=1)[0]
     lines = [line.strip() for line in text.splitlines()]
     causes = (line for line in reversed(lines) if not line.startswith(_NO_CAUSE))

@@ -32,7 +32,8 @@ _VENDORS: Final = ("Intel", "Meta", "Moore Threads", "Cambricon", "Huawei")
 _NO_MODEL: Final = ", model not recorded"
 _TENSOR_PIPE: Final = "sm__inst_executed_pipe_tensor"
 _TC_PIPE: Final = "sm__inst_executed_pipe_tc"
-_NEWEST_MAJOR: Final = 10  # compute capability; all earlier chips have a single tensor pipe
+# All chips before this compute capability have a single tensor pipe.
+_NEWEST_MAJOR: Final = 10
 _VENDOR: Final = re.compile(r"^(?:nvidia|tesla|geforce|\s)+", re.IGNORECASE)
 _TABLE: Final = "peaks from a table, not measured"
 _REMEDY: Final = "the roofs of the device can be measured with `envcompare run --profile`"
@@ -47,6 +48,7 @@ for device in /sys/bus/pci/devices/*; do
 done
 """
 """The first part of SURVEY. It starts no program that could hang on a broken driver."""
+# nvidia-smi may hang on a broken driver, so timeout(1) kills it where there is one.
 SURVEY: Final = (
     ON_BUS
     + r"""
@@ -476,7 +478,8 @@ def _states(lines: list[str]) -> tuple[GpuState, ...]:
     for match in filter(None, map(_LISTED.fullmatch, lines)):
         if match[1] is not None:
             names[int(match[1])] = match[2]
-        elif names:  # a MIG device is listed below its GPU
+        elif names:
+            # A MIG device is listed below its GPU.
             instances.setdefault(max(names), []).append(match[3])
     return tuple(
         GpuState(

@@ -198,14 +198,16 @@ class Import:
             )
             return _Place(run=_with_reference(run, self.reference), cell=cell)
         folder = RunFolder.open(self.into)
-        files = read_files(folder)  # fails early if no report can be made
+        # Reading fails here, before anything is written, if no report of the run can be made.
+        files = read_files(folder)
         run = folder.read_run()
         cell = self._target_cell(run)
         if cell not in run.cells:
             run = replace(run, cells=(*run.cells, cell))
         if all(arm.id != self.arm for arm in run.arms):
             for arm in run.arms:
-                if arm.id.casefold() == self.arm.casefold():  # one file on such a disk
+                if arm.id.casefold() == self.arm.casefold():
+                    # On a disk that ignores case, both arms would have the same files.
                     raise ConfigError(
                         f"{self.arm} differs from {arm.id} only in case",
                         hint=f"use --env {arm.id}, or another name",
@@ -289,7 +291,8 @@ class Import:
         messages: list[str],
     ) -> RunFolder:
         """Write everything or nothing, with an event for each message, and return the folder."""
-        folders = missing_folders(self.out)  # made by this import, so its to remove
+        # The folders that this import makes are its to remove.
+        folders = missing_folders(self.out)
         folder = place.folder or RunFolder.create(self.out, place.run)
         is_changed = place.run != folder.read_run()
         shared = (folder.path / "run.json", folder.path / "events.jsonl")
@@ -301,12 +304,14 @@ class Import:
                     folder.check_place(path)
                 made += (*copies, folder.profile_path(addition.record))
                 _copy(copies)
+                # After the copy, because the profiler may still be writing the file.
                 addition.check_same()
                 names = tuple(str(path.relative_to(folder.path)) for path in copies)
                 folder.write_profile(replace(addition.record, raw=names))
             if is_changed:
                 folder.write_json("run.json", place.run)
         except BaseException:
+            # Also after Ctrl-C, since an import writes everything or nothing.
             if place.folder is None:
                 shutil.rmtree(folder.path, ignore_errors=True)
             _undo(folder, made, folders)
@@ -354,7 +359,8 @@ def _copy(copies: dict[Path, Path]) -> None:
     for path, source in copies.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)  # left by a killed import
+            # A killed import may have left the file, which mode x would not overwrite.
+            path.unlink(missing_ok=True)
             with opened(source) as file, open(path, "xb", opener=open_private) as copy:
                 shutil.copyfileobj(file, copy)
         except OSError as error:

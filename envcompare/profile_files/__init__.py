@@ -263,6 +263,7 @@ def keys(parts: Sequence[Numbers]) -> Numbers:
     numbers, count = np.zeros(len(parts[0]), dtype=np.int64), 1
     for part in parts if len(parts[0]) else ():
         low, high = int(part.min()), int(part.max())
+        # A product beyond 63 bits would silently wrap around; dense numbers keep the order.
         if count * (high - low + 1) > 1 << 62:
             numbers, part = (  # noqa: PLW2901 — the same column with smaller numbers
                 np.unique(column, return_inverse=True)[1].astype(np.int64)
@@ -307,6 +308,8 @@ def launching_calls(rows: Table, calls: Table) -> Numbers:
     both = keys([processes, np.concatenate((rows["correlation"], calls["correlation"]))])
     asked, offered = both[: len(rows)], both[len(rows) :]
     order = np.lexsort((calls["start"], offered))
+    # A key above all others gets an index past the end. Whether the keys are equal is checked
+    # below.
     at = np.minimum(np.searchsorted(offered[order], asked), len(order) - 1)
     places = order[at]
     return np.where((offered[places] == asked) & (rows["correlation"] >= 0), places, -1)
@@ -331,6 +334,7 @@ def innermost(ranges: Table, *, threads: Numbers, times: Numbers) -> list[int]:
     """Return for each time the index of the innermost range on its thread, or -1."""
     places = [-1] * len(times)
     order = np.lexsort((times, threads)).tolist()
+    # Of ranges that start together, the longest is the outer one and has to come first.
     by_start = np.lexsort((-ranges["end"], ranges["start"], ranges["thread"]))
     columns = [ranges[name][by_start].tolist() for name in ("thread", "start", "end")]
     starts = list(zip(*columns, by_start.tolist(), strict=True))
@@ -368,11 +372,13 @@ _KINDS: Final = {
 }
 _HEAD_BYTES: Final = 1 << 20
 _POINTERS: Final = (
+    # The first releases of Git LFS were called Hawser, and wrote this name into their pointers.
     (re.compile(rb"version https://(?:git-lfs|hawser)\.github\.com/spec/"), "Git LFS",
      "git lfs pull --include '*{file}'"),
     (re.compile(rb"/annex/objects/\S+"), "git-annex", "git annex get {file}"),
 )  # fmt: skip
 _ARCHIVES: Final = (
+    # The magic word of a tar archive is at offset 257 (tar(5)).
     (re.compile(rb".{257}ustar", re.DOTALL), "a tar archive", "tar xf {file}"),
     (re.compile(rb"PK\x03\x04"), "a zip archive", "unzip {file}"),
     (re.compile(rb"\x28\xb5\x2f\xfd"), "packed by zstd", "zstd -d {file}"),
@@ -451,6 +457,7 @@ def check(tool: str, path: Path) -> None:
     Only the beginning is read.
     """
     is_text = tool in _TEXT_TOOLS and not _by_name(path)
+    # Only text is read into memory as a whole.
     writer = recognise(path, most=PRINTED_BYTES if is_text else None)
     if writer and writer != tool:
         raise refusal(
@@ -479,6 +486,7 @@ def recognise(path: Path, *, most: int | None = None) -> str:
         tool = "nvprof" if b"StringTable" in plain and b"StringIds" not in plain else "nsys"
     elif not tool:
         tool = next((name for name, pattern in _TEXTS if pattern.search(plain)), "")
+    # A list of objects, which `nsys stats` prints as JSON, would pass as the events of a trace.
     if tool in {"", "kineto"} and _STATS.search(plain):
         why = "it is the output of `nsys stats`, which has neither launch order nor busy time"
         hint = "import the report, or: nsys export --type sqlite -o OUT.sqlite REPORT.nsys-rep"
@@ -531,6 +539,8 @@ def _plain(head: bytes) -> bytes:
     if not head.startswith(GZIP):
         return head
     try:
+        # 31 expects a gzip header and the largest window (zlib manual, inflateInit2). The limit is
+        # for a small file that unpacks to a huge one.
         return zlib.decompressobj(wbits=31).decompress(head, _HEAD_BYTES)
     except zlib.error:
         return b""

@@ -52,7 +52,8 @@ from envcompare.text import counted, counted_kernels
 _PER_CENT = {
     "warp_execution_efficiency": "smsp__thread_inst_executed_per_inst_executed.pct",
 }
-_FRACTIONS = frozenset({"achieved_occupancy"})  # nvprof: 0 to 1, Nsight Compute: percent
+# nvprof prints a fraction of 0 to 1, Nsight Compute percent.
+_FRACTIONS = frozenset({"achieved_occupancy"})
 _OF_WHOLE_GRAPHS: Final = ("span_ns", "busy_ns", "launch_gap_ns")
 _TIMES_OF_GPU: Final = (*_OF_WHOLE_GRAPHS, "kernel_busy_ns")
 _WARP_THREADS: Final = 32
@@ -60,7 +61,8 @@ _OCCUPANCY: Final = "sm__warps_active.avg.pct_of_peak_sustained_active"
 _ACTIVE: Final = "smsp__thread_inst_executed_per_inst_executed"
 _THREADS: Final = "smsp__thread_inst_executed.sum"
 _FFMA2: Final = "smsp__sass_thread_inst_executed_op_ffma2_pred_on"
-_VOLTA_FLOPS: Final = 512  # HMMA.884: 8 · 8 · 4 multiply-adds
+# HMMA.884 does 8 · 8 · 4 multiply-adds, of two operations each.
+_VOLTA_FLOPS: Final = 512
 _PIPE: Final = "sm__inst_executed_pipe_tensor.sum"
 _PATH: Final = re.compile(r"sm__ops_path_tensor_src_(\w+?)(?:_dst_\w+)?\.sum")
 _ALL_FLOPS: Final = ("flops_fp64", "flops_fp32", "flops_fp16", "flops_tensor")
@@ -74,12 +76,15 @@ _TENSOR_OPS: Final = "sm__ops_path_tensor_"
 _KINDS: Final = (("fp64", "d", "dp"), ("fp32", "f", "sp"), ("fp16", "h", "hp"))
 _WEIGHTS: Final = (("add", 1), ("mul", 1), ("fma", 2))
 _PACKED: Final = (("fadd2", 2), ("fmul2", 2), ("ffma2", 4))
-_ON_TURING: Final = "fp16_bf16_tf32"  # Turing's counter for FP32 results; Turing only has FP16
+# Turing's counter for FP32 results has this name, although Turing only has FP16.
+_ON_TURING: Final = "fp16_bf16_tf32"
 _SECTOR_BYTES: Final = 32
 _NS: Final = 1e9  # ns in a second
-_MOST_UNRATED: Final = 0.01  # of the bytes: a few launches may move data in only one replay
+# Of the bytes: a few launches may move data in only one replay.
+_MOST_UNRATED: Final = 0.01
 _MOST_SILENT: Final = 0.01  # of the kernel time may have names without a hint
-_ROUNDING: Final = 1e-6  # scaled units are printed with six decimals
+# Scaled units are printed with six decimals, so bytes and sectors agree only this closely.
+_ROUNDING: Final = 1e-6
 _UNSPLIT: Final = "this GPU counts reads and writes of device memory together"
 
 
@@ -283,7 +288,8 @@ def _derive(profile: Profile) -> list[Quantity]:
         return times + _tensor_share_by_names(sums)
     memory, flops = _memory_quantities(sums), _flop_quantities(sums)
     quantities = [*times, *memory, *flops, _intensity(sums, memory, flops)]
-    if sums.has((_OCCUPANCY,)):  # achieved, not theoretical
+    # The achieved occupancy, not the theoretical one.
+    if sums.has((_OCCUPANCY,)):
         share = sums.mean(_OCCUPANCY)
         quantities.append(sums.quantity("occupancy", "%", "time-weighted", share))
     if sums.has((_ACTIVE, _THREADS)):

@@ -76,12 +76,14 @@ _DIRECTIONS: Final[dict[int, CopyKind]] = {
     0: "other", 1: "HtoD", 2: "DtoH", 3: "HtoD", 4: "DtoH", 5: "DtoD", 6: "DtoD", 7: "DtoD",
     8: "DtoD", 9: "HtoH", 10: "PtoP", 11: "unified", 12: "unified", 13: "unified",
 }  # fmt: skip
-_DIAGNOSTICS: Final = "DIAGNOSTIC_EVENT"  # nsys 2022.4 exports none; severity 1 is information
+# nsys 2022.4 exports no diagnostics. Severity 1 is information, not a warning.
+_DIAGNOSTICS: Final = "DIAGNOSTIC_EVENT"
 _MOST_COMPLAINTS: Final = 20
 _ABOUT_DRIVER: Final = "CUDA driver version"
 _RANGES: Final = "NVTX_EVENTS"
 _START_END: Final = 60
-_IS_RANGE: Final = f"eventType IN (59, {_START_END})"  # 59 is push/pop; no mark, category or name
+# 59 is a push/pop range. The table also has marks, categories and names, which are no ranges.
+_IS_RANGE: Final = f"eventType IN (59, {_START_END})"
 _VERSIONED: Final = re.compile(r"_v\d+$")
 _HEADER_BYTES: Final = 100
 _STEPS: Final = 1_000_000  # of the SQLite virtual machine
@@ -220,6 +222,7 @@ def _keep_marked(trace: _Trace) -> _Trace:
     def within(rows: Table) -> tuple[Table, int]:
         places = launching_calls(rows, trace.calls)
         if not len(trace.calls):
+            # Indexing an empty table with -1 would raise IndexError.
             return rows[:0], len(rows)
         calls = trace.calls[places]
         is_inside = _inside(marked, threads=calls["thread"], times=calls["start"])
@@ -277,7 +280,9 @@ def _rank_notes(export: _Export) -> Iterator[Note]:
     variables = dict(text.split("=", 1) for text in texts if "=" in text)
     for rank, size in _RANKS:
         numbers = variables.get(rank, ""), variables.get(size, "")
-        if all(map(str.isdecimal, numbers)):  # the launcher nearest to the program decides
+        # The launcher nearest to the program decides, since torchrun may run inside a step of
+        # Slurm.
+        if all(map(str.isdecimal, numbers)):
             if int(numbers[1]) > 1:
                 values = {"rank": numbers[0], "world_size": numbers[1], "backend": "not recorded"}
                 yield Note(kind="distributed", values=values)
@@ -617,6 +622,8 @@ def _connect(path: Path) -> Iterator[sqlite3.Connection]:
         connection.text_factory = lambda raw: raw.decode(errors="replace")
         # Python handles Ctrl-C only in this callback
         connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
+        # SQLite recommends these settings and a check for a file of unknown origin
+        # (sqlite.org/security.html).
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
         verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
@@ -641,6 +648,8 @@ def _check_file(path: Path) -> None:
     if not head.startswith(SQLITE) or len(head) < _HEADER_BYTES:
         raise refusal(path.name, why="it is not an SQLite database", hint=_HINT)
     page = int.from_bytes(head[16:18], "big")
+    # A page size of 65536 does not fit into the two bytes, and is written as 1 (SQLite file format,
+    # section 1.3.2).
     whole = (65536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
     if size < whole:
         raise refusal(path.name, why=f"it is cut off after {size} of {whole} bytes", hint=_HINT)

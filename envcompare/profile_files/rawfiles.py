@@ -35,9 +35,8 @@ GZIP: Final = b"\x1f\x8b"
 SQLITE: Final = b"SQLite format 3\0"
 _SAMPLE_BYTES: Final = 256
 _CONVERTED_WITHIN_S: Final = 600.0
-_MARKS: Final = (
-    r"[\d.,'\u2019\u202f\u00a0 ]"  # of any locale, so that no number is mistaken for text
-)
+# The marks of all locales, so that no number is mistaken for text.
+_MARKS: Final = r"[\d.,'\u2019\u202f\u00a0 ]"
 _LOOK: Final = re.compile(rf"[+-]?{_MARKS}*\d{_MARKS}*(?:[eE][+-]?\d+)?")
 # ncu prints scaled values with six decimals and a point in every locale, even among grouped ones
 _FIXED: Final = re.compile(r"[+-]?\d+\.\d{6}")
@@ -56,7 +55,8 @@ _COUNTS: Final = frozenset({
 })  # fmt: skip
 _Key = TypeVar("_Key", bound=Hashable)
 _CHUNK_BYTES: Final = 1 << 22
-_OVERLAP_BYTES: Final = 1 << 12  # so that a variable across two chunks is found in the second
+# So much of a chunk is searched again with the next one, to find a variable that lies across both.
+_OVERLAP_BYTES: Final = 1 << 12
 # NAME=value and "NAME": "value", with the quotes of JSON within JSON
 _VARIABLE: Final = re.compile(
     rb"(?<![A-Za-z0-9_])([A-Za-z][A-Za-z0-9_]{2,127})\\{0,3}[\"']?[ \t]{0,3}[=:][ \t]{0,3}\\{0,3}"
@@ -152,13 +152,17 @@ def _run_bounded(
     with (
         subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            # As leader of a process group, so that a kill reaches its children too.
             env=env, start_new_session=True,
         ) as process,
+        # Both pipes are read at once, because a program blocks on a full pipe (pipe(7)).
         ThreadPoolExecutor(max_workers=2) as readers,
     ):  # fmt: skip
         try:
             pipes = (process.stdout, process.stderr)
             reading = [readers.submit(_read_bounded, pipe, most) for pipe in pipes if pipe]
+            # In order of completion, so that one stream above its limit is noticed while the other
+            # is open.
             for done in as_completed(reading, timeout=_CONVERTED_WITHIN_S):
                 done.result()
             process.wait(timeout=_CONVERTED_WITHIN_S)
@@ -201,6 +205,7 @@ def encoding_of(head: bytes) -> str:
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     sample = head[:_SAMPLE_BYTES]
+    # In UTF-16 without a byte order mark, ASCII text has a zero in every second byte.
     is_wide = len(sample) > 1 and not any(sample[1::2]) and all(sample[::2])
     return "utf-16-le" if is_wide else "utf-8-sig"
 
@@ -235,6 +240,8 @@ def csv_records(lines: Iterable[tuple[int, str]], *, skipped: str) -> Iterator[t
             continue
         start = start if held else number
         held.append(text)
+        # Quotes within a cell are doubled (RFC 4180), so an odd number of them leaves the cell
+        # open.
         is_open ^= text.count('"') % 2 == 1
         if not is_open:
             yield start, "".join(held)
@@ -246,6 +253,7 @@ def csv_records(lines: Iterable[tuple[int, str]], *, skipped: str) -> Iterator[t
 def csv_row(line: int, text: str, *, file: str) -> Row:
     """Return the cells of one row; raises ProfileError for an unclosed quote."""
     try:
+        # Only the strict mode refuses an unclosed quote.
         cells = next(csv.reader([text.rstrip("\n")], strict=True), [])
     except csv.Error as error:
         why = f"{error} (an unclosed quote or a truncated line)"
@@ -265,6 +273,7 @@ class Convention:
     @classmethod
     def of(cls, name: str, *, groups: str, decimal: str) -> Convention:
         """Return a convention whose groups of three digits are mandatory."""
+        # No locale groups digits after a leading 0, so 0.123 can only be a fraction.
         whole = (
             rf"(?:\d{{1,3}}|[1-9]\d{{0,2}}(?:{re.escape(groups)}\d{{3}})+)" if groups else r"\d+"
         )
@@ -400,13 +409,15 @@ def _chunks(path: Path) -> Iterator[bytes]:
                 yield held + chunk
                 held = chunk[-_OVERLAP_BYTES:]
         except (EOFError, zlib.error, gzip.BadGzipFile):
-            return  # its reader reports the damage
+            # The reader of the file reports the damage.
+            return
 
 
 def _cells(path: Path) -> Iterator[bytes]:
     """Yield the texts of a database row by row, as name=value and individually."""
     database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-    database.text_factory = lambda raw: raw.decode(errors="replace")  # a variable may hold anything
+    # An environment variable may contain any bytes.
+    database.text_factory = lambda raw: raw.decode(errors="replace")
     tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
     try:
         for (table,) in database.execute(tables).fetchall():
@@ -420,6 +431,7 @@ def _cells(path: Path) -> Iterator[bytes]:
                     lines = (text for row in texts for text in ("=".join(row), *row))
                     yield "\n".join(lines).encode(errors="replace")
     except sqlite3.Error:
-        return  # its reader reports the damage
+        # The reader of the file reports the damage.
+        return
     finally:
         database.close()

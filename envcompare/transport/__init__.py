@@ -195,7 +195,8 @@ class Drain(threading.Thread):
         self._sink: Sink = sink or self._kept
         self._on_limit = on_limit
         self.is_cut = False
-        self._is_settled = False  # later output is dropped, since its sink may be closed
+        # Later output is dropped, since its sink may be closed by then.
+        self._is_settled = False
         self._size_bytes = 0
         self._error: OSError | None = None
         self.start()
@@ -244,6 +245,7 @@ class Drain(threading.Thread):
         try:
             return self._stream.read(_BUFFER_BYTES)
         except OSError:
+            # `wait` reports a connection that was lost.
             return b""
 
 
@@ -334,6 +336,7 @@ def shell(
 
 def make_folder(transport: Transport, path: str) -> None:
     """Make a folder of the cache, readable by its owner alone; raises StackError."""
+    # chmod as well, because mkdir -p keeps the mode of an existing folder.
     script = 'umask 077 && mkdir -p -- "$1" && chmod 700 -- "$1"'
     _make(transport, script, path, hint="set XDG_CACHE_HOME there to a writable folder")
 
@@ -343,6 +346,7 @@ def make_new_folder(transport: Transport, path: str) -> None:
 
     Removes whatever has that name, and follows no link. Raises StackError.
     """
+    # Without -p, mkdir fails if someone makes a link of this name after the removal.
     script = 'umask 077 && rm -rf -- "$1" && mkdir -- "$1"'
     hint = "check that the disk there has room, and that its parent folder is writable"
     _make(transport, script, path, hint=hint)
@@ -372,6 +376,7 @@ def put_tree(
     goal = f"{transport.name}:{target}"
     if not source.is_dir():
         raise not_copied(str(source), goal, "it is not a folder")
+    # With `o`, files belong to the login even if that is root (--no-same-owner of tar(1)).
     unpack = 'mkdir -p -- "$1" && cd -- "$1" && exec tar -xof -'
     command = Command(argv=("sh", "-c", unpack, "sh", target))
     pack = partial(_pack, source, names)
@@ -444,6 +449,7 @@ def _sink(stream: IO[bytes] | None) -> BinaryIO:
     def send(data: bytes) -> None:
         left = memoryview(data)
         while left:
+            # A signal may cut a write short (write(2)).
             left = left[os.write(descriptor, left) :]
 
     return writer(send, end=partial(os.close, descriptor))
@@ -489,7 +495,10 @@ class LocalProcess:
         if self._popen.returncode is not None:
             return
         self.signal(signal.SIGKILL)
-        self._await_end(5)  # a process in an uninterruptible wait dies later
+        # A process in an uninterruptible wait dies later.
+        self._await_end(5)
+        # Until the command is reaped, its number cannot name another group, which `signal` relies
+        # on.
         with self._reaping:
             self._popen.poll()
 
@@ -523,7 +532,8 @@ class LocalProcess:
         if code is None:
             try:
                 ended = os.waitid(os.P_PID, self._popen.pid, options)
-            except ChildProcessError:  # another thread has reaped it
+            except ChildProcessError:
+                # Another thread has reaped it.
                 with self._reaping:
                     code = self._popen.wait()
             else:

@@ -180,9 +180,11 @@ def get_file(  # noqa: PLR0913 - a copy, what it must be, and its callback
         _local_errors(transport, source, target),
         _locked_part(target, sha256) as (part, file),
     ):
+        # If the resumed file has the wrong hash, it is fetched once more from its start.
         for start in dict.fromkeys((file.seek(0, os.SEEK_END), 0)):
             file.truncate(start)
             file.seek(start)
+            # tail counts bytes from 1 (tail(1)).
             words = ("tail", "-c", f"+{start + 1}", "--", source)
             process = transport.spawn(Command(argv=words))
             sink = _LimitedSink(file, limit_bytes=most_bytes - start)
@@ -191,6 +193,7 @@ def get_file(  # noqa: PLR0913 - a copy, what it must be, and its callback
                 code, why = _receive(process, sink, reached, watch)
             file.flush()
             if code != 0:
+                # A later call could not resume an empty part.
                 if not file.tell():
                     part.unlink()
                 raise not_copied(f"{transport.name}:{source}", str(target), why)
@@ -240,6 +243,7 @@ class StallWatch:
 
     def _watch(self) -> None:
         while (left_s := self._last_s + self._limit_s - time.monotonic()) > 0:
+            # In short ticks, because the first byte shortens the limit from an hour to ten minutes.
             if self._is_over.wait(min(left_s, _TICK_S)):
                 return
         self._killed_after_s = self._limit_s
@@ -342,12 +346,14 @@ def fetch(transport: Transport, taken: RemoteFile, target: Path) -> None:
     command = ("sh", "-c", _SEND_WITH_SUM, "sh", taken.path, str(taken.size_bytes))
     with _local_errors(transport, taken.path, target):
         try:
-            part.touch(mode=0o600, exist_ok=False)  # it may become a file of the run folder
+            # Private from the beginning, since it may become a file of the run folder.
+            part.touch(mode=0o600, exist_ok=False)
             with part.open("wb") as file:
                 sink = _LimitedSink(file, limit_bytes=taken.size_bytes)
                 result = run(transport, Command(argv=command), sink=sink, timeout_s=CONTENT_S)
             if not result.succeeded:
                 raise not_copied(origin, str(target), result.tail(1))
+            # The sum is the last word, in case a login shell printed something before.
             if file_sha256(part) != "".join(result.stderr.split()[-1:]):
                 raise not_copied(origin, str(target), _ARRIVED_CHANGED)
             part.replace(target)
@@ -394,7 +400,8 @@ class _Sending:
                 best = max(best, reached.done_bytes)
                 if not self.may_resume or vain == 2:
                     raise
-                time.sleep(1)  # long enough for an sshd to restart
+                # This is long enough for an sshd to restart.
+                time.sleep(1)
                 continue
             if code == 0:
                 return
@@ -457,6 +464,7 @@ def _locked_part(target: Path, sha256: str) -> Iterator[tuple[Path, BinaryIO]]:
     """Open the partial file of this content; a new one if another process is writing it."""
     part = target.with_name(f"{target.name}.part-{sha256[:16]}")
     with contextlib.ExitStack() as stack:
+        # Opening to append truncates nothing that another process may be writing.
         file = stack.enter_context(part.open("ab"))
         if not _is_locked(part, file):
             part = part.with_name(f"{part.name}.{secrets.token_hex(4)}")
@@ -469,6 +477,7 @@ def _is_locked(part: Path, file: BinaryIO) -> bool:
     """Lock a part; False if another process has it or finished it, or if locking fails."""
     with contextlib.suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Another copy may have finished and renamed the part between opening and locking it.
         return os.path.samestat(os.fstat(file.fileno()), part.stat())
     return False
 
@@ -483,6 +492,7 @@ def _receive(process: Process, sink: Sink, reached: _Reached, watch: StallWatch)
             reached.further(len(chunk))
         return process.wait(), stderr.last_line()
     except BaseException:
-        Drain(process.stdout)  # sshd reports no exit before all output was read
+        # sshd reports no exit before all output was read.
+        Drain(process.stdout)
         process.kill()
         raise

@@ -86,6 +86,7 @@ class SlurmJob:
         """
         where = (f"--nodelist={node}",) if node else ()
         count = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
+        # Steps share the CPUs, memory and GPUs of the job only with --overlap (srun(1)).
         how = ("--overlap", "--quiet", "--mpi=none", "--cpu-bind=none")
         options = (f"--jobid={self.id}", *how, *count, *where)
         return Command(argv=("srun", *options, *argv), env=(("SLURM_EXIT_ERROR", str(_FAILED)),))
@@ -154,7 +155,8 @@ class _StepProcess:
         if self._is_killed:
             return
         self._is_killed = True
-        self._process.signal(signal.SIGTERM)  # srun then kills the step
+        # On SIGTERM srun kills the step; SIGKILL, which no process can catch, would end srun alone.
+        self._process.signal(signal.SIGTERM)
         with suppress(CommandTimeoutError):
             self._process.wait(10)
         self._process.kill()
@@ -334,7 +336,8 @@ def parse_hosts(values: Sequence[str], inventory: Inventory | None = None) -> tu
     if not any(groups.values()):
         in_file = {name: host.group for name, host in known.hosts.items()}
         groups = {destination: in_file.get(name, "") for destination, name in names.items()}
-        if len(set(filter(None, groups.values()))) < 2:  # nothing to compare
+        if len(set(filter(None, groups.values()))) < 2:
+            # With fewer than two groups there is nothing to compare.
             groups = {}
     _check_groups(groups)
     return tuple(
@@ -405,7 +408,8 @@ def connect(spec: HostSpec, *, options: SshOptions | None = None) -> Transport:
         return SrunTransport(spec.label, spec.job, spec.node)
     if spec.is_local:
         return LocalTransport()
-    from envcompare.transport.ssh import SshTransport  # noqa: PLC0415  # heavy
+    # Importing paramiko is slow, and this machine does not need it.
+    from envcompare.transport.ssh import SshTransport  # noqa: PLC0415
 
     return SshTransport(str(spec), spec.destination, options or SshOptions())
 
@@ -440,6 +444,7 @@ def _items(values: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     for value in values:
         for item in value.split(","):
             text = item.strip()
+            # The name of a file may contain an equals sign.
             grouped = None if text and _is_file(text) else _GROUPED.fullmatch(text)
             if grouped is None:
                 yield from _of_item(text, is_given=bool(value.strip()))
@@ -482,6 +487,7 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
             hint=_FORMS,
         )
     try:
+        # A byte order mark would become part of the first name.
         text = read_text(path, encoding="utf-8-sig")
     except (OSError, UnicodeError) as error:
         raise ConfigError(
@@ -500,6 +506,7 @@ def _parse(text: str, place: str) -> Destination:
         return Destination(alias=LOCAL_NAME)
     user, at, rest = text.rpartition("@")
     alias, port = _split_port(rest)
+    # A DNS name has at most 253 characters (RFC 1035, section 2.3.4).
     if (at and not _USER.fullmatch(user)) or not _is_host(alias) or len(text) > 253:
         raise _wrong(text, place, "it is not the name of a host")
     if port is not None and not (re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) < 1 << 16):
@@ -511,6 +518,7 @@ def _split_port(rest: str) -> tuple[str, str | None]:
     bracketed = re.fullmatch(r"\[([^]]*)\](?::(.*))?", rest, re.DOTALL)
     if bracketed:
         return (bracketed[1] if ":" in bracketed[1] else ""), bracketed[2]
+    # An IPv6 address without brackets cannot have a port.
     if rest.count(":") > 1:
         return rest, None
     alias, colon, port = rest.partition(":")

@@ -144,6 +144,7 @@ def _ssh_words(destination: Destination, options: SshOptions) -> list[str]:
     words = ["-F", str(config)] if config else []
     words += ["-l", destination.user] if destination.user else []
     words += ["-p", str(destination.port)] if destination.port else []
+    # After `--`, an alias that starts with a dash is no option.
     return [*words, "--", destination.alias]
 
 
@@ -161,6 +162,7 @@ def _settings(destination: Destination, values: Values, *, accepts_new_keys: boo
     user = destination.user or _first(values, "user") or getpass.getuser()
     tokens = {
         "d": str(Path.home()), "h": hostname, "n": destination.alias, "p": str(port), "r": user,
+        # The tokens of ssh_config(5), section TOKENS.
         "u": getpass.getuser(), "i": str(os.getuid()), "l": socket.gethostname(),
         "L": socket.gethostname().partition(".")[0], "%": "%",
     }  # fmt: skip
@@ -186,7 +188,8 @@ def _settings(destination: Destination, values: Values, *, accepts_new_keys: boo
         hostname=hostname,
         port=port,
         user=user,
-        key_alias=alias.lower() if alias else None,  # as OpenSSH writes and hashes it
+        # OpenSSH writes and hashes an alias in lower case.
+        key_alias=alias.lower() if alias else None,
         identity_files=tuple(
             _path(_with_variables(text), tokens) for text in identities if text != "none"
         ),
@@ -298,6 +301,7 @@ def read_known_hosts(paths: Iterable[Path]) -> tuple[_KnownHost, ...]:
 def _judge(known: Iterable[_KnownHost], name: str, key: HostKey) -> tuple[_Trust, str]:
     """Return whether to trust `key` for `name`, and the place (file:line) that decided."""
     lines = [line for line in known if line.covers(name)]
+    # Revoked lines come first, because a key that is revoked may also be on a trusted line.
     for line in sorted(lines, key=lambda line: not line.is_revoked):
         if line.key == key:
             return _Trust.REVOKED if line.is_revoked else _Trust.KNOWN, line.place
@@ -315,6 +319,7 @@ def known_types(known: Iterable[_KnownHost], name: str) -> tuple[str, ...]:
 def _remember(path: Path, name: str, key: HostKey) -> None:
     """Append a key to a known_hosts file, which only its owner may read."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Only os.open sets the mode at creation, before anyone can read the file.
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     with open(descriptor, "r+b") as file:  # noqa: PTH123  # a mode at creation
         end = file.seek(0, os.SEEK_END)
@@ -371,7 +376,8 @@ def _changed_key(settings: SshSettings, key: HostKey, place: str) -> TransportEr
 
 
 def _read(path: Path) -> Iterator[_KnownHost]:
-    if str(path) == os.devnull:  # OpenSSH reads it as an empty file
+    if str(path) == os.devnull:
+        # OpenSSH reads /dev/null as an empty file; `read_text` refuses a device.
         return
     try:
         text = read_text(path, errors="replace")
@@ -401,7 +407,9 @@ def _read(path: Path) -> Iterator[_KnownHost]:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    if pattern.startswith("|1|"):  # hashed by OpenSSH: |1|salt|HMAC-SHA1(salt, name)
+    # OpenSSH hashes a name as |1|salt|HMAC-SHA1(salt, name).
+    if pattern.startswith("|1|"):
+        # A malformed pattern may have fewer fields.
         _, _, salt, expected, *_ = (*pattern.split("|"), "", "")
         try:
             digest = hmac.digest(base64.b64decode(salt), name.encode(), "sha1")
@@ -443,6 +451,8 @@ def forwarding(
 
 def _forwarding_argv(destination: Destination, options: SshOptions, forward: str) -> list[str]:
     settings = (
+        # These override what a configuration may contain: prompts, no forwards, or a shared
+        # connection, which would outlive this process.
         "BatchMode=yes", "ClearAllForwardings=no", "ControlMaster=no", "ControlPath=none",
         "ExitOnForwardFailure=yes", "ConnectTimeout=10", "ServerAliveInterval=5",
         "StreamLocalBindMask=0177",

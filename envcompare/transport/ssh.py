@@ -108,7 +108,8 @@ class _Connection:
 def _login(destination: Destination, options: SshOptions) -> _Connection:
     """Connect, check the host key and authenticate, through jump hosts where configured."""
     logger = logging.getLogger("paramiko")
-    if not logger.handlers:  # otherwise Python prints paramiko's log next to our own error
+    # Without a handler, Python prints paramiko's log next to our own error.
+    if not logger.handlers:
         logger.addHandler(logging.NullHandler())
     settings = resolve(destination, options, without_ssh=_read_config)
     return _login_by(settings, options, jumps=settings.jumps, depth=0)
@@ -201,15 +202,14 @@ def _open_link(
 
 
 def _prefer(transport: paramiko.Transport, types: tuple[str, ...]) -> None:
-    """Prefer key types that are known, or an unchanged host would seem changed.
-
-    Prefer GCM ciphers too: they authenticate in the same pass, in half the time for a packet.
-    """
+    """Prefer key types that are known, or an unchanged host would seem changed."""
+    # An ssh-rsa key is negotiated by the names of its signatures (RFC 8332).
     signatures = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
     names = [name for kind in types for name in signatures.get(kind, (kind,))]
     security = transport.get_security_options()
     offered = [name for name in names if name in security.key_types]
     security.key_types = offered + [name for name in security.key_types if name not in offered]
+    # GCM ciphers authenticate in the same pass, in half the time for a packet.
     fast = [name for name in security.ciphers if "gcm" in name]
     security.ciphers = fast + [name for name in security.ciphers if name not in fast]
 
@@ -272,7 +272,8 @@ def _agent_keys(path: Path | None) -> Iterator[Sequence[paramiko.PKey]]:
     """Yield the agent's keys while it is connected; none if it does not answer."""
     keys: Sequence[paramiko.PKey] = ()
     with socket.socket(socket.AF_UNIX) as link:
-        link.settimeout(60)  # it may prompt its user, or hang
+        # The agent may prompt its user, or hang.
+        link.settimeout(60)
         with suppress(paramiko.SSHException, OSError):
             if path:
                 link.connect(str(path))
@@ -291,9 +292,11 @@ def _public_blob(path: Path) -> bytes | None:
 
 def _load(path: Path) -> paramiko.PKey | str:
     try:
-        read_whole(path, most=SETTINGS_BYTES)  # no pipe, and no more than fits into memory
+        # paramiko would wait for the writer of a pipe, and read a file of any size into memory.
+        read_whole(path, most=SETTINGS_BYTES)
         return paramiko.PKey.from_path(path)
     except (TypeError, paramiko.PasswordRequiredException):
+        # cryptography raises TypeError for an encrypted key without a password.
         return _ENCRYPTED
     except OSError as error:
         return error.strerror or "not readable"
@@ -323,6 +326,7 @@ def _explained(settings: SshSettings, timeout_s: float = _AUTH_S) -> Iterator[No
     try:
         yield
     except (socket.gaierror, UnicodeError) as error:
+        # A name that IDNA cannot encode raises UnicodeError.
         raise TransportError(
             f"cannot find host '{settings.hostname}'",
             details=f"neither the SSH configuration nor the name service knows it ({error})",
@@ -382,11 +386,13 @@ def _start_proxy(command: str) -> socket.socket:
     ours, theirs = socket.socketpair()
     with theirs:
         program = subprocess.Popen(
+            # `exec` leaves no shell behind, as ssh_config(5) advises for ProxyCommand.
             ("/bin/sh", "-c", f"exec {command}"),
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
             start_new_session=True,
         )
+    # A program that has ended stays a zombie until it is reaped.
     threading.Thread(target=program.wait, daemon=True).start()
     return ours
 
@@ -613,7 +619,8 @@ def _read_mark(channel: _Channel, host: str) -> tuple[_Group, bytes]:
         while len(output) < 1 << 20 and time.monotonic() < until:
             if not (chunk := channel.recv(1 << 16)):
                 break
-            searched = max(0, len(output) - 64)  # a mark is shorter
+            # A mark is shorter than this, and may lie across two chunks.
+            searched = max(0, len(output) - 64)
             output += chunk
             if match := _MARK.search(output, searched):
                 channel.settimeout(None)

@@ -24,9 +24,11 @@ from envcompare.run_folder.profiles import Dim
 
 # Top-level fields read in addition to events; newer Kineto and merging tools write them last.
 _FIELDS: Final = ("schemaVersion", "deviceProperties", "computeProperties", "distributedInfo")
-_SCHEMA: Final = 1  # every Kineto until 2026
+# Every Kineto until 2026 writes schema 1.
+_SCHEMA: Final = 1
 _CHUNK_BYTES: Final = 1 << 18
-_VALUE_MOST: Final = 1 << 24  # characters; an event has some hundred
+# In characters: an event has some hundred, so a longer value is damage.
+_VALUE_MOST: Final = 1 << 24
 _SHOWN: Final = 24  # characters on each side of the damage
 # gzip shrinks a trace to a tenth or a thirtieth, since each event has distinct times.
 _FREE_BYTES: Final = 1 << 26
@@ -108,12 +110,14 @@ class Trace:
     def _items(self, text: _Json) -> Iterator[object]:
         """Yield the items of `traceEvents`, and keep the known top-level fields."""
         has_events = False
-        if text.peek() == "[":  # written by the first releases and by other tools
+        # The first releases of Kineto, and other tools, write the list of events alone.
+        if text.peek() == "[":
             has_phase = False
             for event in self._list(text):
                 has_phase = has_phase or (isinstance(event, dict) and "ph" in event)
                 yield event
             text.end()
+            # Any other list of objects would otherwise pass as a trace without GPU work.
             if not has_phase:
                 raise refusal(self.name, why="it has no traceEvents", hint=_HINT)
             return
@@ -125,6 +129,8 @@ class Trace:
             text.take(":")
             if name == "traceEvents" and text.peek() == "[":
                 has_events = True
+                # Before the events, since a newer schema may change their times; the field may also
+                # follow them.
                 self._refuse_newer()
                 yield from self._list(text)
             else:
@@ -158,6 +164,7 @@ class Trace:
         value = args.get(key) if isinstance(args, dict) else None
         if value is None:
             return -1
+        # The test by isinstance would accept true and false.
         if type(value) is not int or not -1 <= value < 1 << 62:
             raise self.refusal(number, f"{key} is {value!r}, not a whole number")
         return value
@@ -167,6 +174,7 @@ class Trace:
         value = event.get(key)
         if type(value) is int:
             value = Decimal(value)
+        # Without a limit on the exponent, 1E+99999 would become an integer of that many digits.
         if not isinstance(value, Decimal) or value < 0 or value.adjusted() > _MOST_DIGITS:
             raise self.refusal(number, f"{key} is {value!s:.40}, not a time in microseconds")
         return int((value * 1000).to_integral_value())
@@ -231,15 +239,19 @@ class _Json:
                 if not self._fill():
                     raise _damage(error.msg, error.doc, error.pos) from error
                 continue
+            # A number at the end of the buffer may continue in the next chunk.
             if end < len(self._text) or not self._fill():
                 break
         if _SURROGATE.search(self._text, self._at, end):
-            json.dumps(value, ensure_ascii=False, default=str).encode()  # refuses half a pair
+            # Half of a surrogate pair is no character, and raises UnicodeEncodeError when it is
+            # encoded.
+            json.dumps(value, ensure_ascii=False, default=str).encode()
         self._at = end
         return value
 
     def end(self) -> None:
         """Refuse extra data after the last value, and a wrong checksum."""
+        # Reading up to the end makes gzip verify its checksum.
         if self.peek():
             raise _damage("extra data", self._text, self._at)
 
@@ -248,6 +260,8 @@ class _Json:
         held = len(self._text) - self._at
         if held > _VALUE_MOST:
             raise ValueError(f"a value of more than {_VALUE_MOST >> 20} MiB")
+        # The buffer at least doubles each time, so that the attempts to parse a long value cost
+        # linear time.
         data = self._file.read(max(_CHUNK_BYTES, held))
         self._size += len(data)
         if self._size > max(_FREE_BYTES, _SWELLING_MOST * self._raw.tell()):
@@ -271,6 +285,8 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a JSON number")
 
 
+# A float cannot hold microseconds since 1970 to the nanosecond. Python's decoder accepts NaN and
+# Infinity, which JSON does not have (RFC 8259).
 _DECODER: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)
 
 
@@ -381,7 +397,8 @@ def _where(trace: Trace, number: int, event: Event) -> tuple[int, ...]:
         gpus = ", ".join(sorted({str(name) for name in names if name}))
         origin = f" of {gpus}" if gpus else "; early releases of PyTorch for ROCm wrote neither"
         raise trace.refusal(number, f"a device or stream is missing in the trace{origin}")
-    context = -1 if is_xpu else trace.whole(number, event, "context")  # an address on XPUs
+    # On XPUs it is an address.
+    context = -1 if is_xpu else trace.whole(number, event, "context")
     # Without a process: a torch trace has only one.
     correlation = trace.whole(number, event, "correlation")
     external = _external(trace, number, event)
@@ -390,6 +407,7 @@ def _where(trace: Trace, number: int, event: Event) -> tuple[int, ...]:
 
 def _external(trace: Trace, number: int, event: Event) -> int:
     newer = trace.whole(number, event, "External id")
+    # Older traces spell it in lower case.
     return newer if newer >= 0 else trace.whole(number, event, "external id")
 
 

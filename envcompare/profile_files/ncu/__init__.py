@@ -139,6 +139,7 @@ def _profile(
 
 def _by_program(program: str, path: Path) -> Profile:
     argv = [program, "--import", str(path), "--csv", "--page", "raw", "--print-units", "base"]
+    # ncu prints numbers in the locale of its user, in which 1.234 may be more than a thousand.
     env = os.environ | {"LC_ALL": "C"}
     done, newer = convert(argv, file=path.name, newer=_NEWER, most=PRINTED_BYTES, env=env)
     if done.returncode:
@@ -165,7 +166,8 @@ def _printed(path: Path, lines: tuple[str, ...], *, form: str = "") -> Profile:
         gap = Note(kind="launches-not-in-file", values={"launches": lacking})
         kernels = replace(kernels, notes=(*kernels.notes, *(gap,) * bool(lacking)))
     rows = [table.fields_of(row) for row in table.rows]
-    if "Average" in table.header.cells:  # a summary has one row for each metric
+    # A summary has one row for each metric, so the attributes of the GPU are in several rows.
+    if "Average" in table.header.cells:
         rows = [{**rows[0], **{row["Metric Name"]: row["Average"] for row in rows}}]
     # files before 2024 name no GPU
     devices = dict.fromkeys(gpu for row in rows if (gpu := device(row)) is not None)
@@ -230,7 +232,8 @@ def _details_cells(table: _Table) -> tuple[dict[str, list[Cell]], dict[str, Row]
         ident = row.cells[0]
         first.setdefault(ident, row)
         cells = by_launch.setdefault(ident, [])
-        if not name:  # the advice of a rule
+        if not name:
+            # A row without a metric holds the advice of a rule.
             continue
         fields.append((row.line, (ident, section, name)))
         cells.append(Cell(row.line, LABELS.get(name, name), unit, text))
@@ -436,7 +439,8 @@ def _find_table(lines: tuple[str, ...], *, file: str) -> _Table:
         elif any(text.startswith("==PROF==") for text in lines):
             why = "ncu ran without --csv, or its output was cut off: there is no CSV table"
         raise refusal(file, why=why, hint=BASE_UNITS)
-    if lines[-1].endswith(","):  # ncu terminates its lines and quotes empty cells
+    # ncu ends each line and quotes an empty cell, so a comma at the end is a cut.
+    if lines[-1].endswith(","):
         raise refusal(file, line=len(lines), why="the last cell is missing: the file was cut off")
     header = csv_row(start + 1, lines[start], file=file)
     if twice := first_repeated((header.line, name) for name in header.cells):

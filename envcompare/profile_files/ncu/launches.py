@@ -36,11 +36,13 @@ LABELS: Final = {
 """Names on the details page, mapped to metric names."""
 
 _DIM: Final = re.compile(r"\(\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)")
-_NAMES: Final = 20_000  # metric names; a report has up to 900, repeated for each launch
+# A report has up to 900 metric names, which are repeated for each launch.
+_NAMES: Final = 20_000
 _RATE: Final = re.compile(r"\.(?:pct|ratio)$|\.pct_of_peak_sustained_|\.per_(?:second|cycle_)")
 _MEMORY: Final = ("dram__", "lts__")
 _RATED: Final = ".per_second"
-_RATE_FACTOR: Final = 2.0  # passes of a short kernel vary; a patched pass takes 100 times as long
+# Passes of a short kernel vary, but a patched pass takes 100 times as long.
+_RATE_FACTOR: Final = 2.0
 _SASS: Final = re.compile(r"(?:^|_)sass_")
 _USED: Final = re.compile(
     r"gpu__time_duration\.sum|sm__cycles_elapsed\.(?:avg|max)(?:\.per_second)?"
@@ -349,6 +351,7 @@ def device(columns: Mapping[str, str]) -> Device | None:
         capability = f"{columns[_MAJOR]}.{columns.get(_MINOR, '0')}"
     if not re.fullmatch(r"\d+\.\d", capability):
         return None
+    # The number may contain the digit groups of a locale.
     count = re.sub(r"\D", "", columns.get(_MULTIPROCESSORS, ""))
     return Device(
         name=columns.get(_MODEL, ""),
