@@ -35,7 +35,8 @@ GATE = "ENVCOMPARE_GATE"
 """The folder of the socket by which the program of a line waits for its turns."""
 HELD = "/envcompare-data"
 """Where an image holds data; Docker and Podman also mount their tmpfs for data there."""
-_AWAY_S = 60.0  # an engine may restart
+# An engine may be restarting, and answers again within this time.
+_AWAY_S = 60.0
 # The search looks for marks in the environment of each process, never in its arguments, or it would
 # find itself. Descendants of a marked process may have dropped the marks, so they are killed too.
 # They are remembered by number and start, since the kernel reuses numbers. A killed process may
@@ -344,7 +345,8 @@ def run_wrapped(
             if isinstance(error, CommandTimeoutError | OutputLimitError):
                 details = f"{error.brief}; {left.details}"
                 raise StillRunningError(left.brief, details=details, hint=left.hint) from error
-            vars(error).setdefault("__notes__", []).append(left.brief)  # add_note of Python 3.11
+            # `add_note` exists from Python 3.11 on.
+            vars(error).setdefault("__notes__", []).append(left.brief)
         raise
     end()
     return result

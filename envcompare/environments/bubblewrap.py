@@ -69,7 +69,8 @@ _VERSION = re.compile(r"bubblewrap (\d+\.\d+\S*)")
 _SYMPTOMS = (
     Symptom(
         pattern=r"No permissions to creat\S* (?:a )?new namespace|user namespace|uid map"
-        r"|RTM_NEWADDR: Operation not permitted",  # where AppArmor restricts them (Ubuntu 24.04)
+        # AppArmor restricts them like this (Ubuntu 24.04).
+        r"|RTM_NEWADDR: Operation not permitted",
         brief="no unprivileged user namespaces",
         hint=USER_NAMESPACES,
     ),
@@ -346,6 +347,7 @@ def _root(folder: str, *, is_overlay: bool) -> tuple[str, ...]:
     empty = ("--tmpfs", "/root", "--tmpfs", "/tmp")  # noqa: S108 - inside
     if folder == _HOST:
         return (*kernel, *empty)
+    # Other folders may be missing in an image, while a missing /usr means that the image is.
     tops = (
         word
         for top in _TOPS
@@ -494,6 +496,7 @@ def _check_cgroup(transport: Transport, below: Check) -> Check:
         )
     if result.exit_code == 4:
         return unusable("systemd-run is not installed", "install systemd, or leave the rung out")
+    # The hierarchy of version 2 is the line that begins with `0::` (cgroups(7)).
     groups = [line for line in result.stdout.splitlines() if line.startswith("0::")]
     if result.succeeded and len(groups) == 2 and groups[0] != groups[1]:
         return below
@@ -518,6 +521,7 @@ def _check_seccomp(transport: Transport, below: Check) -> Check:
             f"the profile {_PROFILE} cannot be compiled there: {last_line(result.stderr)}",
             "it needs python3 and libseccomp.so.2 (Debian, Ubuntu: libseccomp2)",
         )
+    # 2 is the mode of a filter (proc_pid_status(5)).
     if result.stdout.split() == ["Seccomp:", "2"]:
         return below
     return unusable(f"bwrap did not load the filter: {last_line(result.stderr)}")

@@ -49,7 +49,8 @@ exit 0
 """
 _STARTED = re.compile(r"can't execve\(2\): /envcompare-probe")
 _VERSION = re.compile(r"(\d+)\.(\d+)\S*")
-_EXIT_CODES = {1, 31, 49, 84, 87}  # in versions before 0.39 always 1 (ch-run(1), "Exit status")
+# Versions before 0.39 always end with 1 (ch-run(1), "Exit status").
+_EXIT_CODES = {1, 31, 49, 84, 87}
 _SYMPTOMS = (
     Symptom(
         pattern=r"can't init user\+mount namespaces|user namespace|unshare",
@@ -161,7 +162,8 @@ class Charliecloud:
                 "ch-run --version there should print only a version",
             )
         old = None
-        if (int(match[1]), int(match[2])) < (0, 33):  # the first version with `--write-fake`
+        # This version brought `--write-fake`.
+        if (int(match[1]), int(match[2])) < (0, 33):
             brief = f"Charliecloud {match[0]} is too old"
             old = Problem(brief=brief, hint="install 0.33 or later")
         return judge_start(

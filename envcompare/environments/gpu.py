@@ -148,7 +148,8 @@ def survey(transport: Transport) -> HostGpus:
     """
     try:
         return read_survey(shell(transport, SURVEY, timeout_s=PATIENCE_S).stdout)
-    except CommandTimeoutError:  # `check_driver` reports a GPU with a hanging driver
+    except CommandTimeoutError:
+        # `check_driver` reports a GPU whose driver hangs.
         known = glance(transport)
         if not known.is_expected:
             raise

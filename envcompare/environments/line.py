@@ -42,8 +42,10 @@ _STARTERS = frozenset({"command", "env", "exec", "nice", "nohup", "sudo", "time"
 # Options that neither clear all variables nor name a user, and the number of `nice -n 5`.
 _OF_STARTER = re.compile(r"-[npv]\d*|--|\d+|--unset=\w+")
 _UNSET = "--unset="  # of `env`
-_SUDO = ("sudo", "-n")  # a measured line has no terminal for a password
-_HIDDEN = frozenset({"--net", "--net-alias", "--dns-opt"})  # that no manual of Docker lists
+# A measured line has no terminal for a password.
+_SUDO = ("sudo", "-n")
+# No manual of Docker lists these.
+_HIDDEN = frozenset({"--net", "--net-alias", "--dns-opt"})
 IMAGE_NAME = re.compile(r"[\w./:@-]+")  # without a variable of the shell
 _OPTION = re.compile(r"^\s+(?:-(\w), )?--([\w-]+)(?: (\S+))?(?:\s{2}|$)", re.MULTILINE)
 # Options that no two containers can have at once.
@@ -272,7 +274,8 @@ class EngineLine(Line):
             *_probe_options(command),
         )
         rest = line[call.position :]
-        if GATE in dict(command.env):  # the last value of a variable counts
+        if GATE in dict(command.env):
+            # The last value of a variable counts, so one that the line sets needs the probe too.
             rest = _with_probe(rest, _INSIDE)
         return f"{line[: call.position]} {shlex.join(added)}{rest}"
 
@@ -379,7 +382,8 @@ def _with_probe(line: str, harness: str) -> str:
 def before_path(line: str, folders: str) -> str:
     """Return a line with folders first wherever it sets PYTHONPATH."""
     return re.sub(
-        rf"(?:\b|(?<=-e)){PATH}=(\s|$)?",  # an empty entry would be the current folder
+        # An empty entry of PYTHONPATH would be the current folder.
+        rf"(?:\b|(?<=-e)){PATH}=(\s|$)?",
         lambda found: f"{PATH}={folders}" + (":" if found[1] is None else found[1]),
         line,
     )

@@ -79,8 +79,10 @@ images=$("$@" image ls --quiet --no-trunc --filter "label=$label") || exit
 echo 0
 """
 _TRIES = 20
-_TRIES_OF_WORKER = 60  # a worker's daemon was running a moment ago, so it will answer again
-_OLDEST = (20, 10)  # the first version with `docker run --pull`
+# The daemon of a worker was running a moment ago, so it will answer again.
+_TRIES_OF_WORKER = 60
+# This version brought `docker run --pull`.
+_OLDEST = (20, 10)
 _FORMAT = "{{.Client.Version}} {{.Server.Version}}"
 _VERSIONS = re.compile(r"(\d+\.\d\S*) (\d+\.\d\S*)(?:\n|$)")
 # No process inside gets more rights than its user has. A fork bomb hits the limit before the
@@ -559,6 +561,7 @@ def remove_labelled(
         hint=f"see what {' '.join(client)} ps --all --filter label={label} says there",
         more_s=tries,
     )
+    # An image with data serves all workers of a run, so it is removed only with the run.
     if not worker:
         swept(
             transport,

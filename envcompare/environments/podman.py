@@ -175,7 +175,8 @@ class Podman:
             return Check(problem=_complaint(result.stderr or result.stdout))
         version = f"{match[1]}.{match[2]}{match[3]} ({match[4]}, {match[5]})"
         problem = None
-        if (int(match[1]), int(match[2])) < (3, 4):  # the first version with `--pull never`
+        # This version brought `--pull never`.
+        if (int(match[1]), int(match[2])) < (3, 4):
             brief = f"Podman {match[1]}.{match[2]} is too old"
             problem = Problem(brief=brief, hint="install Podman 3.4 or later")
         elif match[6] != "true":

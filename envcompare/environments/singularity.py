@@ -42,7 +42,8 @@ from envcompare.stack.venv import make_root
 from envcompare.text import Command, spoken
 from envcompare.transport import LOCAL, Transport, not_understood, run
 
-_OLDEST = (3, 9)  # SingularityCE 3.9 brought `--mount`; every Apptainer has it
+# SingularityCE 3.9 brought `--mount`, and every Apptainer has it.
+_OLDEST = (3, 9)
 _ENGINES = ("apptainer", "singularity")
 _VERSION = re.compile(r"(apptainer|singularity\S*) version (\d+)\.(\d+)\S*")
 

@@ -40,8 +40,10 @@ UNPROVEN = "unproven"
 _MOST_PARTS: Final = 20  # packages to inspect
 _MOST_FILES: Final = 50  # named per package
 _MOST_NAMED: Final = 3  # packages named in an error
-_MOST_NAME: Final = 1024  # a name has at most 255 bytes, and one byte is written as \\xff
-_MOST_INSTALLED: Final = 20_000  # parts; the largest distributions of Python have some thousands
+# A name has at most 255 bytes, and a byte may be written as \\xff.
+_MOST_NAME: Final = 1024
+# The largest distributions of Python have some thousands of parts.
+_MOST_INSTALLED: Final = 20_000
 _KEEP = 'cat >"$1.part-$$" && mv -f -- "$1.part-$$" "$1" || { rm -f -- "$1.part-$$"; exit 1; }'
 
 
@@ -260,7 +262,8 @@ def _ease_of_change(prepared: Prepared) -> int:
 def _kept(transport: Transport, inside: Inside, *, name: str, progress: Progress) -> _Tree:
     folder = f"{host_cache(transport)}/proofs"
     before = shell(transport, 'cat -- "$1"', f"{folder}/{name}")
-    with suppress(msgspec.DecodeError):  # a damaged one is read again
+    # What is damaged is read from the installation again.
+    with suppress(msgspec.DecodeError):
         if before.succeeded:
             return read_json(before.stdout, _Tree)
     tree = read_json(_ask(inside), _Tree)
@@ -341,7 +344,8 @@ def needs(request: Request) -> tuple[storage.Need, ...]:
         store = ImageStore(engine=request.builder, transport=there)
         steps += storage.image_needs(store, "received image")
     if "sif" in kinds:
-        if is_remote and "image" not in kinds:  # otherwise it is made from the host's engine
+        # With an image on the host, the SIF is made from its engine, without an archive.
+        if is_remote and "image" not in kinds:
             steps.append(storage.Need(step="archive", transport=there, path=cache))
         steps.append(storage.Need(step="sif", transport=there, path=cache))
     return tuple(steps)

@@ -48,7 +48,8 @@ from envcompare.text import Command, CommandResult, masked
 from envcompare.transport import FOLDER_S, Process, Transport, make_folder, put_tree, shell
 from envcompare.transport.hosts import HostSpec, InterruptibleTransport
 
-_CLAIM_S = 10.0  # for a client that was just killed to disappear
+# A client that was just killed takes some seconds to disappear.
+_CLAIM_S = 10.0
 _SCRATCH = "ENVCOMPARE_SCRATCH"  # also read by the harness
 # The enclosing folder of the run goes with its last host: several hosts may share one home.
 _REMOVE = (
@@ -192,6 +193,7 @@ class HostSession:
             if time.monotonic() > deadline:
                 raise keeper.refusal(held, self.host.label)
             time.sleep(0.5)
+        # The bare transport lets the removal end even if the user insists on stopping.
         left = keeper.remove_dead(self.transport.bare, self.cache, environments=ALL_ENVIRONMENTS)
         self._is_untouched = False
         self._keeper = keeper.hold(self.transport.bare, self.folder)
@@ -220,7 +222,8 @@ class HostSession:
         if error:
             prepared = replace(prepared, identity=(*prepared.identity, ("mismatch", error.details)))
         ready = ReadyArm(arm=arm, prepared=prepared, check=check, mismatch=error)
-        if ready.gpu.way != "none":  # before anything is staged for it
+        # A GPU that cannot be reached is found out before anything is staged for the arm.
+        if ready.gpu.way != "none":
             interpreter = Command(argv=(prepared.python,), env=prepared.variables)
             isolation = self._isolation(ready)
             self._require(gpu.check_inside(self.transport, where, interpreter, isolation), arm)
@@ -234,6 +237,7 @@ class HostSession:
     def _enter(self, name: str) -> None:
         """Record that something will be started in an environment, so that it can be found."""
         self._is_untouched = False
+        # The removal of what this run leaves sweeps the environments that its claim names.
         if name not in self._entered and self._keeper is not None:
             keeper.note_use(self.transport, self.folder, name)
         self._entered.add(name)
@@ -314,6 +318,7 @@ class HostSession:
         self.workloads = f"{self.cache}/workloads-{bundled.tree_key(source)}"
         self._is_untouched = False
         make_folder(self.transport, self.folder)
+        # A copy that was cut short has no mark, and is made again.
         if not shell(self.transport, 'test -e "$1/.complete"', self.workloads).succeeded:
             put_tree(self.transport, source, self.workloads)
             shell(self.transport, ': > "$1/.complete"', self.workloads)
@@ -524,6 +529,7 @@ class HostSession:
             try:
                 count = ALL_ENVIRONMENTS[name].sweep(self.transport.bare, self.run_id)
             except EnvcompareError as error:
+                # `close` keeps the folder of the run then, so that a later run finds what is left.
                 self._going_on[""] = name
                 said.append(f"{name} could not be swept: {error.brief}")
             else:
@@ -539,6 +545,7 @@ class HostSession:
         if not self._is_untouched:
             said = self.sweep()
             said = said if "" in self._going_on else (*said, *self._remove_folder())
+        # The claim is held to the end: without it, another client would take the run for dead.
         if self._keeper is not None:
             self._keeper.kill()
         self.transport.bare.close()

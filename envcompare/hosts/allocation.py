@@ -52,13 +52,15 @@ from envcompare.transport.hosts import (
 
 if TYPE_CHECKING:
     from parsl.providers.cluster_provider import ClusterProvider
-PATIENCE_S: Final = 300  # more than the longest pause, a roll call and the answer of the keeper
+# More than the longest pause, a roll call and the answer of the keeper take together.
+PATIENCE_S: Final = 300
 _FIRST_PAUSE_S: Final = 1.0
 _TICK_S: Final = 0.2  # how often Ctrl-C is checked
 _COMMAND_S: Final = 60  # of Parsl
 _END_S: Final = 60.0
 _SAY_EVERY_S: Final = 60.0
-_MISSING_S: Final = 20.0  # Slurm may list a job late
+# Slurm may list a job late.
+_MISSING_S: Final = 20.0
 _CLAIM: Final = "allocation"  # next to the folders of hosts in that of a run
 # A client that dies before taking the nodes must not hold them until the time limit.
 _PILOT: Final = """sleep {patience}
@@ -73,7 +75,8 @@ cat -- "$1"/*.stderr 2>/dev/null | tail -n 1
 scontrol --oneliner show job "$2" 2>/dev/null | grep -o 'JobState=[A-Z_]* Reason=[^ ]*'
 """
 _LONGEST_PAUSE_S: Final = 30.0
-_SHARED_S: Final = 30.0  # a network file system may show a new file late
+# A network file system may show a new file late.
+_SHARED_S: Final = 30.0
 _ANSWER_S: Final = 60.0
 
 
@@ -428,6 +431,7 @@ def _has_ended(job: SlurmJob) -> bool:
 
 def pause(request: Request, pause_s: float) -> None:
     """Wait for `pause_s`; raises InterruptedRunError if the user stops."""
+    # A host that shares the cache can judge the claim only by its age.
     keeper.refresh(request.claim)
     until = time.monotonic() + pause_s
     while time.monotonic() < until:
@@ -448,6 +452,7 @@ def _check_stop(request: Request) -> None:
 
 def _give_back(job: SlurmJob, provider: ClusterProvider, request: Request) -> None:
     """Cancel the job, wait until it is gone, and remove the run's files from the cache."""
+    # Whether the job is gone is asked next, so that no answer to the cancellation is needed.
     with suppress(subprocess.TimeoutExpired):
         provider.cancel([job.id])
     if _has_ended(job):
@@ -480,7 +485,8 @@ def granted(request: Request, hosts: tuple[HostSpec, ...]) -> Iterator[tuple[Hos
             keeper = _keep(job, nodes[0], request)
             yield _placed(hosts, job, nodes, request)
         finally:
-            if keeper is not None:  # the job ends with it, in addition to `scancel`
+            if keeper is not None:
+                # The job ends with its keeper, in addition to `scancel`.
                 with suppress(OSError):
                     keeper.stdin.close()
 
@@ -529,7 +535,8 @@ def _roll_call(job: SlurmJob, count: int, request: Request) -> tuple[str, ...]:
     """
     asked = InterruptibleTransport(LOCAL, request.interruption, ends_at_once=True)
     answer = run(asked, job.step("/bin/sh", "-c", _NAMES, nodes=count))
-    _check_stop(request)  # a command killed by the user has no answer
+    # A command that the user has killed has no answer.
+    _check_stop(request)
     names = sorted(answer.stdout.split())
     if not answer.succeeded or len(names) != count:
         raise TransportError(
@@ -560,7 +567,8 @@ def _keep(job: SlurmJob, node: str, request: Request) -> Process:
         raise
     keeper.kill()
     state, complaint = state_of(job), errors.last_line()
-    if state is not None and state not in STARTED:  # it ended after the node answered
+    # The job ended after the node had answered.
+    if state is not None and state not in STARTED:
         raise _not_granted(job, request)
     if not said.text() and kept not in complaint:
         if ends:

@@ -63,7 +63,8 @@ WORKER = "harness/worker.py"
 LAUNCHER = "harness/measuring.py"
 STEPPER = "harness/stepping.py"  # of a line whose script takes the steps
 PROGRAM: Final = "ddp.py"
-_FIRST_PORT, _PORTS = 20_000, 12_000  # below Linux's ephemeral ports
+# Ports below Linux's ephemeral ones, of which any may be taken at any time.
+_FIRST_PORT, _PORTS = 20_000, 12_000
 # The address by which the client reached the host, else the host's first.
 _ADDRESS: Final = """set -- $SSH_CONNECTION
 if [ -n "$3" ]; then printf '%s' "$3"; else set -- $(hostname -I); printf '%s' "$1"; fi
@@ -329,6 +330,7 @@ class CellFolders:
             if result.succeeded:
                 return
             error = _data_error(name, ready, result)
+            # Another arm would fail alike, unless this one only lacks a module.
             if error.phase != "import":
                 break
         raise error
@@ -436,6 +438,7 @@ class HostTeam:
             ("GROUP_WORLD_SIZE", str(1 + len(others))),
             ("ENVCOMPARE_TEAM_HOSTS", ",".join(self.labels[: 1 + len(others)])),
         )
+        # If one of them does not start, those before it must not go on.
         with ExitStack() as undoing:
             peers: list[Worker] = []
             for number, other in enumerate(others, start=1):

@@ -41,8 +41,10 @@ from envcompare.transport import FOLDER_S, Drain, Process, Transport, shell
 Purpose = Literal["run", "clean"]
 
 _BEGIN_S: Final = 30.0
-_GRACE_S: Final = 2.0  # for a client that was just killed to disappear
-_SAME_RUN_GRACE_S: Final = 10.0  # for the connection of a killed part of this run
+# A client that was just killed needs a moment to disappear.
+_GRACE_S: Final = 2.0
+# The connection of a killed part of this run may last some seconds longer.
+_SAME_RUN_GRACE_S: Final = 10.0
 _PAUSE_S: Final = 1.0
 _TICK_S: Final = 0.2  # how often Ctrl-C is checked
 _SAY_EVERY_S: Final = 60.0
@@ -58,6 +60,8 @@ _FILE = "file=${ENVCOMPARE_LOCK_FOLDER:-/tmp}/envcompare-measuring.lock"
 # Another user may have created anything there: no link is followed and nothing is opened for
 # writing, which fs.protected_regular refuses for files of others. O_EXCL (set -C) follows no link.
 # A shell may close descriptors above 2 for its children, unless they are named.
+# If the file was replaced before it was locked, the lock keeps nobody away: it counts as held, and
+# is tried again.
 _TAKE = rf"""
 {_FILE}
 umask 022
@@ -289,7 +293,8 @@ class HostLock:
         """Free the host; safe to repeat, and after the connection has ended."""
         if self.keeper is not None:
             with suppress(OSError, TransportError):
-                self.keeper.stdin.close()  # it ends by itself if the connection is alive
+                # The keeper ends by itself at the end of its input if the connection is alive.
+                self.keeper.stdin.close()
             try:
                 self.keeper.wait(_END_S)
             except UnusableError:
@@ -319,7 +324,8 @@ def take(
         if holder is not None and asker.is_this_client(holder):
             return HostLock(is_shared=True)
         unseen = unseen + 1 if holder is None else 0
-        if unseen == 1:  # it may be changing hands: look again in a moment
+        # It may be changing hands: look again in a moment.
+        if unseen == 1:
             _pause(interruption)
             continue
         waited_s = time.monotonic() - begun
@@ -402,6 +408,7 @@ def _who(holder: Holder | None, file: str) -> str:
 def _try(transport: Transport, asker: Asker) -> HostLock | None:
     """Lock a host; None where another process holds it."""
     process = transport.spawn(Command(argv=("sh", "-c", _TAKE, "sh", *asker.words)))
+    # `readline` has no time limit, so a host that does not answer is left by killing the process.
     patience = threading.Timer(_BEGIN_S, process.kill)
     patience.start()
     complaint = Drain(process.stderr)
@@ -513,7 +520,8 @@ def hold(transport: Transport, folder: str) -> Process:
 
 def refresh(folder: str) -> None:
     """Keep a claim of this machine fresh: another host can judge it only by its age."""
-    with suppress(OSError):  # of a network file system
+    with suppress(OSError):
+        # A network file system may refuse this.
         os.utime(f"{folder}/.owner")
 
 
@@ -571,6 +579,7 @@ def remove_dead(
     """Remove what dead runs left on a host; return what there was."""
     known = survey(transport, cache)
     live = {claim.run_id for claim in known if claim.is_live}
+    # A sweep goes by the ID of the run, so it would end what a live claim of that ID has started.
     dead = [claim for claim in known if claim.state == "dead" and claim.run_id not in live]
     removals = [remove(transport, cache, claim, environments=environments) for claim in dead]
     return Removal(
@@ -598,7 +607,8 @@ def remove(
         try:
             count = where.sweep(transport, claim.run_id)
         except StillRunningError as error:
-            if claim.environments is not None:  # otherwise it may never have been used
+            # Where it is not known what a run has used, it may never have used this environment.
+            if claim.environments is not None:
                 failed.append(f"{name}: {error.brief}: {error.details}")
         else:
             removed += [f"{name} ({count})"] * bool(count)

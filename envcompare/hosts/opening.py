@@ -102,9 +102,11 @@ def open_session(
             unused_gpus=None if experiment.may_use_gpu else gpu.glance(asked),
             machine=_machine(asked),
         )
-        interruption.check()  # a command killed by the user has no answer
+        # A command that the user has killed has no answer, which must not pass for one.
+        interruption.check()
     except BaseException:
         bare.close()
+        # The stop by the user is raised in place of an error of what it has killed.
         interruption.check()
         raise
     return session
@@ -158,7 +160,8 @@ def _refusal(host: HostSpec, experiment: Experiment) -> HostHeldError | None:
     asker = Asker(host=host.label, purpose="run", run_id="new")
     try:
         with closing(connect(host, options=ssh_options(experiment))) as transport:
-            waiting = Interruption()  # never requested: the attempt has its own time limit
+            # This one is never requested: the attempt has its own time limit.
+            waiting = Interruption()
             lock = keeper.take(transport, asker, wait_s=0, interruption=waiting, say=lambda _: None)
             lock.release()
     except HostHeldError as error:
@@ -235,7 +238,8 @@ def _data_facts(session: HostSession, path: str) -> Identity:
         result = session.run_inside(ready, command, mounts=mounts, timeout_s=_DATA_LIMIT_S)
         said = read_json(result.stdout, DataIdentity)
     except (CommandTimeoutError, OutputLimitError, msgspec.DecodeError):
-        return {}  # a cell that cannot read it says so
+        # A cell that cannot read the data says so.
+        return {}
     return said.facts()
 
 

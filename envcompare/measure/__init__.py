@@ -113,7 +113,8 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
     """How well the workload does on data that it does not train on."""
 
-    values: dict[str, float | None]  # JSON has no nan: that of a loss is null
+    # JSON has no nan, so that of a loss is null.
+    values: dict[str, float | None]
     wall_ns: Amount
 
 

@@ -72,7 +72,8 @@ from envcompare.text import CommandResult, counted, first_few, masked
 # A worker that merely died is launched once more, in the next restart; one that died with its
 # engine more often, since that says nothing of the arm.
 _RETRIES: Mapping[Phase, int] = {"process": 1, "environment": 3}
-_WARMUP_STEPS = 3  # what is loaded late, or chosen by trial, is so before anything is seen
+# What is loaded late or chosen by trial must be over before anything is looked at.
+_WARMUP_STEPS = 3
 _BEGIN_LIMIT_S = 300.0  # for a start, and for a setup with the first step, under a profiler
 _FIRST_BEGIN_LIMIT_S = 60.0  # for a start that can be tried again
 
@@ -430,6 +431,7 @@ _UNREADABLE = (
 # Each query by itself: nvidia-smi answers none of its fields where it does not know one, and the
 # reasons of clocks have another name from driver 535 on. The name of a process has 15 characters
 # in /proc, which both programs of MPS share.
+# An nvidia-smi that waits for its driver is killed, so that none goes on during the measurement.
 _GPUS = """command -v nvidia-smi >/dev/null 2>&1 || exit 0
 limit=; ! command -v timeout >/dev/null || limit="timeout -s KILL 20"
 ask() { $limit nvidia-smi "--query-$2" --format=csv,noheader 2>/dev/null | sed "s/^/$1, /"; }
@@ -635,7 +637,8 @@ class QuietGate:
                 self.context.check_interruption()
                 time.sleep(min(POLL_S, left_s - spent_s))
                 seen = self._look()
-        finally:  # a wait that was interrupted is a part of the whole too
+        finally:
+            # A wait that was interrupted is a part of the whole too.
             seconds = time.monotonic() - began
             self.waited_s += seconds
             self._waiting.note(
@@ -657,7 +660,8 @@ class QuietGate:
     def _look(self) -> Reading | None:
         """Return what was seen where the host is busy, None where it is not."""
         seen = parse_look(self._ask(_LOOK))
-        threads = self.context.design.threads or 1  # what our worker is going to ask for
+        # The threads of our own worker are still to come, and need CPUs too.
+        threads = self.context.design.threads or 1
         return seen if seen is not None and self._is_busy(seen, to_come=threads) else None
 
     def _is_busy(self, seen: Reading, *, to_come: int) -> bool:

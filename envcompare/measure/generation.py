@@ -57,15 +57,21 @@ from envcompare.run_folder.records import (
 from envcompare.text import counted
 
 _CALIBRATION_STEPS = 4
-_STOPPED_PILOTS = 2  # the first uses up what was made ahead
+# The first pilot block uses up what was made ahead, so only the second one is a measure.
+_STOPPED_PILOTS = 2
 _LEAST_PILOT_STEPS = 2
 _WARMUP = -1
-_WARMUP_S, _GPU_WARMUP_S = 0.1, 0.3  # CPU steps are settled after three; a GPU raises its clocks
-_MIN_STEP_S = 10e-6  # reading both clocks takes 0.5 to 1 µs, a tenth of it
+# The bundled workloads settle within three steps on a CPU, and a GPU has to raise its clocks.
+_WARMUP_S, _GPU_WARMUP_S = 0.1, 0.3
+# Reading both clocks takes 0.5 to 1 µs, up to a tenth of such a step.
+_MIN_STEP_S = 10e-6
+# The pad moves what is allocated after it, so that no generation owes its speed to one lucky layout
+# of memory.
 _MAX_PAD_BYTES = 1 << 20
 _MARKED_SHARE = 0.13  # of what a restart measures
 MARKED = "phases"
-_FEWER_STEPS = 4  # times fewer than in a block: more rounds say more than longer ones
+# Marked blocks have so many times fewer steps: more rounds say more than longer ones.
+_FEWER_STEPS = 4
 _MARKED_START_S = 5.0
 _Phases = dict[StepPhase, OperatorTimes]
 
@@ -173,12 +179,14 @@ class Generation:
                     self._begin_settling()
                 if self._wanted_s:
                     self._note_calibration()
-                if self.context.is_line:  # it may end within the rounds
+                # A line may end within the rounds, so it is looked at before them.
+                if self.context.is_line:
                     self.workers.look_around()
             rounds_s = self._run_rounds(arms)
         except InterruptedRunError:
             if not self.context.interruption.is_forced:
-                self.workers.look_around(is_last=True)  # else what was measured is lost on resume
+                # Without this look, what was measured is lost on resume.
+                self.workers.look_around(is_last=True)
             raise
         self.workers.look_around()
         if self.tuning.steps is not None and self.workers.arms == arms:
@@ -324,7 +332,8 @@ class Generation:
         for arm in self._order("calibrate"):
             limit_s = self.context.turn_limit_s(_CALIBRATION_STEPS * self._first_step_s)
             ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
-            if ran is not None and ran.compilations:  # its steps are no measure
+            # Steps in which a model was compiled are no measure of the others.
+            if ran is not None and ran.compilations:
                 ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
             if ran is not None:
                 blocks[arm] = ran
@@ -343,6 +352,7 @@ class Generation:
         The turns are longer, by how long steps wait.
         """
         self.tuning.stops, self.tuning.run_in_s = True, 0.0
+        # Blocks of stopped arms last at least 0.2 s, and long ones settle by themselves.
         self.tuning.settling.is_settled = True
         # at least some steps that nothing came for while all was stopped
         steps = max(_LEAST_PILOT_STEPS, steps_a_block(step_s, block_s=STOPPED_BLOCK_S))
@@ -402,6 +412,8 @@ class Generation:
             return False
         if self.tuning.run_in_s:
             wanted_s = MOST_SETTLING_S
+        # There is no longer turn to try after the longest; after the shorter one, two more looks
+        # follow.
         settling.is_settled = wanted_s == MOST_SETTLING_S
         settling.is_seen = False
         # untimed steps last 1.5 times as long on average
@@ -451,6 +463,8 @@ class Generation:
         A block lasts longer if a quota is below the threads that ran.
         """
         threads = max(self._threads, *(ran.running or 0 for ran in blocks.values()))
+        # A pause gives a quota its budget back: in short turns an arm would stay below one that
+        # stops it in a loop.
         if has_quota(self.workers.roster.hellos.values(), threads=threads):
             block_s = max(block_s, QUOTA_BLOCK_S)
             self.tuning.run_in_s = max(self.tuning.run_in_s, QUOTA_RUN_IN_S)
@@ -467,14 +481,13 @@ class Generation:
             self._shorten(arm, ran)
 
     def _shorten(self, arm: str, ran: Ran) -> None:
-        """Let an arm do fewer steps in a block where it is far slower than the reference.
-
-        Short blocks of a CPU are judged by their shortest step: a slow one of four leaves k alike.
-        """
+        """Let an arm do fewer steps in a block where it is far slower than the reference."""
         is_fixed = self.context.design.steps or self.context.is_line  # the same steps of a script
         if not self._wanted_s or is_fixed or arm == self.context.reference or ran.compilations:
             return
         self.tuning.slower.pop(arm, None)
+        # A slow step of four must not change k: a short block of a CPU is judged by its shortest
+        # step.
         is_long = ran.gpu_ns or self._wanted_s > BLOCK_S
         step_s = _mean_s(ran) if is_long else min(ran.wall_ns) / 1e9
         block = slower_block(self.tuning.steps or MIN_STEPS, step_s, block_s=self._wanted_s)
@@ -530,7 +543,8 @@ class Generation:
         was_harmed = held.harm
         held.add(blocks, self.context.reference)
         if held.harm and not was_harmed:
-            self._begin_settling()  # held rounds show nothing of a helper
+            # The rounds so far were held and show nothing of a helper, so others are looked at.
+            self._begin_settling()
         self._holds = can_hold and not held.harm
 
     def _checked(self, block: Block) -> Block:
@@ -539,6 +553,7 @@ class Generation:
         hello = roster.hellos.get(block.arm)
         cpus = ((hello.fingerprint if hello else None) or {}).get("cpu.affinity")
         count = len(cpus) if isinstance(cpus, tuple) else None  # None: it did not tell
+        # A step of a line may hold a checkpoint, which takes long and needs no CPU time.
         fault = roster.clocks.fault(block, cpus=count, may_wait=roster.context.is_line)
         if not fault:
             return block
@@ -583,7 +598,8 @@ class Generation:
             peaks = asdict(ended)
             result = peaks.pop("result")
             if arm in self.workers.pool.served:
-                peaks["cgroup_peak_bytes"] = None  # that of cells before it
+                # The peak of a control group is that of all cells which its worker has served.
+                peaks["cgroup_peak_bytes"] = None
             memory = Memory(
                 cell=self.context.cell,
                 arm=arm,

@@ -77,13 +77,16 @@ CPU_KEYS = (
     "cgroup.cpu_quota",
 )  # fmt: skip
 _NOISE_FILE = "noise.json"
-_FADING = 0.9  # of what is remembered, with each cell: a host changes
-_LARGEST_EXCESS = (2 * WIDE_SPREAD) ** 2  # of one cell: a worker that is far off is not the host
+# A host changes, so with each cell what is remembered counts for less.
+_FADING = 0.9
+# The excess of one cell is limited, since a worker that is far off says nothing of its host.
+_LARGEST_EXCESS = (2 * WIDE_SPREAD) ** 2
 _MOST_VARIANCE = 1.0  # a variance beyond is none of a host, but of a broken file
 BLOCK_S: Final = 5.0
 ROUNDS: Final = 2
 _CALL_S: Final = 1.0  # a block is made of calls of about this length until it is long enough
-_MOST_STEPS: Final = 5000  # in a call: a worker answers with the times of each
+# A worker answers with the times of each step, which limits the steps of a call.
+_MOST_STEPS: Final = 5000
 _BUDGET_S: Final = 240.0  # beyond which there is one round only
 _CALL_LIMIT_S: Final = 60.0
 SAMPLER_PROGRAM = "harness/counters/gpusampling.py"
@@ -471,7 +474,8 @@ class _Sampler:
                 self.process.stdin.close()
             return self.process.wait(_ENDING_S)
         except EnvcompareError:
-            return 0  # it is killed below, which loses no reading
+            # It is killed below, which loses no reading.
+            return 0
         finally:
             with suppress(EnvcompareError, OSError):
                 self.process.kill()
@@ -481,6 +485,7 @@ class _Sampler:
             while line := self.process.stdout.readline(_LINE_BYTES):
                 if len(self.lines) == _MOST_READINGS:
                     self.fault = f"the sampler wrote more than {_MOST_READINGS} readings"
+                    # The output is read on to its end, since a full pipe would block the program.
                     continue
                 try:
                     self.lines.append(read_json(line, _Line))
@@ -602,13 +607,15 @@ class AccuracyPass:
                 phase="data",
             )
         training = _Training(worker=worker, steps_per_epoch=hello.steps_per_epoch)
-        self._training[arm] = training  # from now on it is killed where it does not answer
+        # From here on it is killed if it does not answer.
+        self._training[arm] = training
         worker.send_begin(self._seed("model", restart) % 2**31, 0)
         training.first_step_ns = training.longest_step_ns = worker.await_begin().first_step_ns
 
     def _train(self, arm: str, restart: int, epoch: int, *, order: int, is_last: bool) -> None:
         training = self._training[arm]
-        steps = training.steps_per_epoch - (epoch == 1)  # the first one built the model
+        # The first step of the first epoch has built the model.
+        steps = training.steps_per_epoch - (epoch == 1)
         # the first one may start CUDA or compile the model: it counts only where there is no other
         times_ns = [] if steps else [training.first_step_ns]
         waits_ns: list[int | None] = []

@@ -28,25 +28,33 @@ from envcompare.stats.typical import MIN_ROUNDS, PRIOR_SPREAD, expected_half_wid
 from envcompare.stats.verdicts import verdict
 from envcompare.text import counted
 
-BLOCK_S = 0.02  # a round of 20 ms spreads hardly more than one of 0.1 s, and there are more of them
+# A round of 20 ms scatters hardly more than one of 0.1 s, and a budget holds more of them.
+BLOCK_S = 0.02
 STOPPED_BLOCK_S, MAX_STOPPED_BLOCK_S = 0.2, 2.0  # where arms are stopped between their turns
-_WAITS = 20  # times the longest wait, since what is waited for comes while an arm is stopped too
+# What a step waits for arrives while its arm is stopped too, so a block lasts for many waits.
+_WAITS = 20
 _LEAST_RUN_IN_S, _MOST_RUN_IN_S = 0.005, 1.0
 _LONG_STEP_S = 2.0
 # Ten periods of a quota, 100 ms as engines set them, and one: a pause restores a quota's budget.
 QUOTA_BLOCK_S, QUOTA_RUN_IN_S = 1.0, 0.1
-_LEAST_WARMUP_STEPS, _SHORT_WARMUP_S = 6, 0.5  # to see how the times of a slower arm change
+# A slower arm warms up for some steps more, to show how its times change.
+_LEAST_WARMUP_STEPS, _SHORT_WARMUP_S = 6, 0.5
 _LONGER_BLOCK, _LONGER_STOPPED_BLOCK = 4, 1.5  # times the length wanted, of a slower arm's block
-_SLOWER = 20  # times, that a step may be under a profiler: what is done around it is slow too
-MIN_STEPS, MAX_STEPS = 1, 2000  # in a block; each step is two numbers of a line of samples.jsonl
+# Under a profiler a step may take so many times as long: what is done around it is slow too.
+_SLOWER = 20
+# Each step of a block is two numbers of a line of samples.jsonl, so their number is limited.
+MIN_STEPS, MAX_STEPS = 1, 2000
 _GPU_SCRIPT_STEPS = 20
 MIN_BLOCK_LIMIT_S = 60.0
 MIN_BEGIN_LIMIT_S, MAX_BEGIN_LIMIT_S = 60.0, 300.0
-_STEPS, _COMPILATIONS = 100, 10  # that a budget should hold; each arm compiles once
+# A budget should hold so many steps, or compilations, of which each arm needs one only.
+_STEPS, _COMPILATIONS = 100, 10
 _SLOWEST_BLOCK = 20  # times what was expected, before it is taken to hang or to have stood still
-_STALL_NS = 2e9  # at least: a step may wait for a disk or a network
+# A shorter gap is no stall, since a step may wait for a disk or a network.
+_STALL_NS = 2e9
 _BLOCKS_TO_KNOW = 3  # of an arm, before one of them can be absurd
-_CPU_SLACK_NS = 50_000_000  # CPU time is counted in ticks of up to 10 ms
+# CPU time is counted in ticks of up to 10 ms, so a short block may seem to use too much of it.
+_CPU_SLACK_NS = 50_000_000
 LEAST_MEASURING_S, MOST_MEASURING_S = 2.0, 40.0  # of a restart
 _ROUNDING = 1e-6  # of a restart
 OVERTIME_SHARE = 0.5  # of the budget, for the least number of restarts
@@ -121,6 +129,7 @@ def works_outside(ran: Ran, *, threads: int) -> bool:
 
     A child may; so may a thread that was given a CPU since the block before.
     """
+    # Pools of threads spin for a while after a block, which is no work (docs/measurement.md).
     used_ns = (ran.outside_cpu_ns or 0) - spinning_ns(threads)
     return bool(ran.children or ran.outside_runs) or used_ns > OUTSIDE_SHARE * sum(ran.wall_ns)
 
@@ -246,6 +255,7 @@ class ClockWatch:
         if not fault and not may_wait:
             fault = self._stood_still(block, wall_ns)
         self._ends_ns[block.arm] = block.t0_ns + max(0, wall_ns)
+        # The times of a block at fault must not change what is usual for its arm.
         if not fault:
             self._steps_ns.setdefault(block.arm, []).append(wall_ns / block.k)
         return fault
@@ -405,13 +415,16 @@ def plan_text(
 
 
 LEAST_SETTLING_S, MOST_SETTLING_S = 0.05, 0.2
-SHORT_BLOCK_S = 0.05  # longer blocks settle by themselves
+# A longer block settles by itself.
+SHORT_BLOCK_S = 0.05
 LOOP_S = 0.25  # of a discarded turn, whose second half counts
 _LOOK_ROUNDS, _MOST_LOOK_ROUNDS, _LOOPS_AGAIN = 12, 48, 3
-_LEAST_GAIN, _LEAST_SHARE = 0.025, 0.05  # of a log ratio: less is not worth longer turns
+# A smaller difference of a log ratio is not worth longer turns.
+_LEAST_GAIN, _LEAST_SHARE = 0.025, 0.05
 _LOOK_ERRORS = 3  # standard errors that a difference must exceed
 
-_HELD_ERRORS = 4  # of a sign test, since there is a look after each round
+# A sign test must exclude chance by so many standard errors, as there is a look after each round.
+_HELD_ERRORS = 4
 _HELD_WAIT = 0.01  # share of a block
 
 Loops = Sequence[Mapping[str, Ran]]
@@ -491,6 +504,8 @@ def settling_s(loops: Loops, rounds: Rounds, *, reference: str, margin: float) -
             continue
         late = statistics.fmean(ours) - statistics.fmean(theirs)
         limit = max(_LEAST_GAIN, math.log1p(margin / 2), _LEAST_SHARE * abs(late))
+        # The parts of one loop resemble each other, so the scatter between loops may be the larger
+        # one.
         error_of_loops = max(
             statistics.variance(ours) / len(ours) + statistics.variance(theirs) / len(theirs),
             _variance_of_loops(loops, arm, reference),

@@ -95,6 +95,7 @@ class Lockstep:
         design = self.context.design
         missing = design.restarts or design.min_restarts
         measuring_s = max(LEAST_MEASURING_S / 2, self.least_rounds * costs.round_s)
+        # The restart that runs has its workers already.
         needed_s = missing * (costs.launch_s + measuring_s) - costs.launch_s
         if needed_s > self.context.remaining_s:
             self.context.note("caution", text=longer_turns_caution(design.budget_s, needed_s))
@@ -168,7 +169,8 @@ class Lockstep:
 
     @property
     def _min_restarts(self) -> int:
-        is_wide = self.roster.is_wide(self.readings)  # then more are worth shorter ones
+        # Where restarts are the units of an interval, more of them are worth shorter ones.
+        is_wide = self.roster.is_wide(self.readings)
         return restarts_before_a_look(self.context.design.min_restarts, is_wide=is_wide)
 
     @property
@@ -254,7 +256,8 @@ class Lockstep:
             self.marking,
         )
         compiling_s = generation.begin()
-        if self._costs is None:  # no later launch takes it
+        # Later workers load what the first one has compiled, so no other launch takes this time.
+        if self._costs is None:
             rounds.began += compiling_s
         generation.run()
         if rounds.costs is not None:
@@ -296,6 +299,7 @@ class Lockstep:
             round_s=statistics.median(rounds_s),
             round_spread=statistics.median(known) if known else USUAL_SPREAD,
             restart_spread=math.sqrt(statistics.median(between)) if between else PRIOR_SPREAD,
+            # The plan counts the restart that runs among those to come.
             restarts=max(0, self.readings.restarts - 1),
             rounds=max(0, rounds - len(rounds_s)),
             compared=max(1, len(arms)),
@@ -363,7 +367,8 @@ class _Rounds:
         launch_s = (self._first_s or now) - self.began
         if not self.lockstep.forget(Costs(launch_s=launch_s, round_s=round_s)):
             return False
-        self.began = now - launch_s  # what was discarded is no cost of a launch
+        # What was discarded is no cost of a launch.
+        self.began = now - launch_s
         self._rounds_s.clear()
         self.costs = None
         return True
@@ -486,6 +491,7 @@ class Turns:
             for cell in self._in_order(cells, restart):
                 with cell.context.budget.counting():
                     self.turn(cell, pool)
+                # A resumed run gives each cell what it had left (docs/measurement.md).
                 left_s = cell.context.remaining_s
                 cell.context.note("turn", values={"restart": restart, LEFT_S: left_s})
             began = time.monotonic()

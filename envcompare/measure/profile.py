@@ -54,7 +54,8 @@ _STEPS_S: Final = 30.0  # that the steps of a profile may usually take; one is a
 # they may take: 5 steps of 2.2 ms on an H200 left 91 KB, and a file may have 32 MiB.
 TRACED_STEPS, _TRACED_S = 100, 1.0
 _ENDING_LIMIT_S: Final = 300.0  # in which a tool writes its report
-SAID_LINES: Final = 10_000  # a tool complains at the first kernel, and a line for each may follow
+# A tool complains at the first kernel, and a line for each may follow: a short end shows nothing.
+SAID_LINES: Final = 10_000
 # nsys 2022.4 now and then loses its own semaphore as it starts ("sem_open: No such file or
 # directory" in ProcessWaiter), or waits for its agent for ever: 2 and 1 of 66 starts of Debian's
 # build on a busy machine, whatever it is to start.
@@ -218,7 +219,8 @@ class ProfilePass:
             for kind in kinds:
                 if self._is_missing(arm, kind):
                     self._keep(self._missing(arm, kind, failed(error, profiler)), failure)
-                    failure = None  # it is one, whatever it has cost
+                    # It is one failure, whatever it has cost.
+                    failure = None
 
     @property
     def _helpers(self) -> tuple[str, ...]:
@@ -261,6 +263,7 @@ class ProfilePass:
         reply = worker.profile(kind, steps, out=out, limit_s=limit)
         window_ns = time.monotonic_ns() - began_ns
         used = used_ns(helpers, before, list_helpers(self.host.transport, helpers))
+        # The trace of a GPU is read for its kernels even where it is too large to be kept.
         most_bytes = MOST_BYTES if has_gpu else KEPT_BYTES
         try:
             raw = self._written(worker.arm, asked.file, most_bytes) if reply.file else None

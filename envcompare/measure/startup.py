@@ -171,13 +171,17 @@ def _serve(cell: Launches, arm: str, pool: WorkerPool, *, order: int) -> None:
 
 
 _SHOWN_WHOLE_S = 10.0
-_READINGS = 10  # at most, of a line that ends before it is read
-_WANTED_ROUNDS = 4  # below it there is no verdict; then the first round is not given away
+# A line may end before it is read, so it is run again, up to this many times.
+_READINGS = 10
+# With fewer rounds there is no verdict, and then the first one is not given away.
+_WANTED_ROUNDS = 4
 _LEAST_LIMIT_S = 1.0
 _READING_SHARE = 0.1  # of the budget
-_SHORT_S = 0.01  # a few milliseconds of it are the start of a process, in any environment
+# The start of a process takes some milliseconds in any environment, most of a shorter time.
+_SHORT_S = 0.01
 _REMEDY = " (one epoch, 100 steps), or compare training steps with --lockstep"
-_GRACE_S = 60.0  # for the engine, beyond the limit of the program
+# The engine needs time too, beyond the limit of the program.
+_GRACE_S = 60.0
 
 
 class _Looked(msgspec.Struct, frozen=True, kw_only=True):
@@ -293,7 +297,8 @@ class ProcessPass:
         self.stopped_by = self.roster.why_done(Readings(self.runs), min_restarts=least)
         if self.stopped_by is None and self._number >= (self.program.most_rounds or math.inf):
             self.stopped_by = "planned"
-        has_begun = bool(self.runs) or self._round_s is not None  # the first is tried always
+        # The first round is tried however little is left of the budget.
+        has_begun = bool(self.runs) or self._round_s is not None
         is_over = has_begun and (self._round_s or 0.0) >= self.context.remaining_s
         if self.stopped_by is None and (self._is_spent or is_over):
             self.stopped_by = "budget"
@@ -391,6 +396,7 @@ class ProcessPass:
             failure = self._failure(worker, done, limit_s)
         except WorkloadError as error:
             self._is_spent = self.context.remaining_s <= 0
+            # The end of the budget is no failure of an arm that has a time already.
             if not (self._is_spent and self._has_run(arm)):
                 self._fail(arm, failure_of(error))
             return None
@@ -457,7 +463,8 @@ class ProcessPass:
         if done.signal:
             brief, hint = f"the {what} was killed by {done.signal}", _SIGNAL_HINT
         return Failure(
-            phase="process" if done.signal else "step",  # a signal may come from outside
+            # A signal may come from outside, so it is not taken for a fault of the step.
+            phase="process" if done.signal else "step",
             brief=f"{worker.arm}: {brief}",
             details=worker.tail(),
             hint=hint,

@@ -59,7 +59,8 @@ _TAIL_BYTES = 1 << 16
 # The longest answer, a fingerprint that names many libraries, has some hundred kilobytes.
 LINE_LIMIT_BYTES = 16 << 20
 ANSWERS_LIMIT_BYTES = 64 << 20  # of one worker for a cell, but for those that have a time a step
-_MOST_WAITING = 8  # lines; one request is in flight, and each has one line for an answer
+# One request is in flight, and each has one line for an answer: further lines are no answers.
+_MOST_WAITING = 8
 _CHUNK_BYTES = 1 << 16
 _LATE = {
     "import": "its start, with imports, took longer than",
@@ -151,6 +152,7 @@ class Worker:
         self.log, self.log_name = log, log_name
         with suppress(OSError):
             _make_room(log)
+        # Each restart writes to the same file, and `tail` is to show no lines of an earlier worker.
         self._log_start = log.stat().st_size if log.exists() else 0
 
     def send_hello(self, spec: LaunchSpec) -> None:
@@ -300,6 +302,7 @@ class Worker:
         Killing the client of an engine does not end what runs inside. Raises StillRunningError
         where it cannot be shown to have ended.
         """
+        # An exit stack calls every callback, whatever another one raises: no peer may be left over.
         with ExitStack() as killing:
             for worker in (self, *self.peers):
                 killing.callback(worker._kill)  # noqa: SLF001 — of the same class
@@ -352,7 +355,8 @@ class Worker:
         if line not in {_END, _TOO_MANY, _LOG_FULL} and len(line) <= LINE_LIMIT_BYTES:
             self._bound(op, line)
             return self._decode(op, kind, line)
-        self._lines.put(line)  # nothing is read after it, and the next call must not wait
+        # Nothing is read after it, and the next call must not wait.
+        self._lines.put(line)
         raise self._ended(op) if line == _END else self._flood(op, line)
 
     def _next_line(self, limit_s: float, check: Callable[[], None] | None) -> bytes | None:
@@ -368,7 +372,8 @@ class Worker:
                     check()
 
     def _bound(self, op: str, line: bytes) -> None:
-        if op == "run":  # it has as many numbers as steps were asked for; what else is not kept
+        # It has as many numbers as steps were asked for, and what else it holds is not kept.
+        if op == "run":
             return
         self._answers_left_bytes -= len(line)
         if self._answers_left_bytes < 0:
@@ -458,6 +463,7 @@ class Worker:
             return self._fault("process", f"it closed its output during `{op}` and does not end")
         except TransportError as error:
             return error
+        # The last lines of the log are the best explanation, so it is read to its end first.
         self._logger.join(_LOG_LIMIT_S)
         tail = self.tail()
         problem = self._explain(code, tail)
@@ -495,13 +501,17 @@ class Worker:
 
     def _read(self) -> None:
         with suppress(OSError, ValueError):
+            # One byte more than the limit tells a line that is too long from one that just fits.
             while line := self._process.stdout.readline(LINE_LIMIT_BYTES + 1):
                 if not line.endswith(b"\n") and len(line) <= LINE_LIMIT_BYTES:
-                    break  # it was killed while it answered
+                    # Half a line is no answer: the worker was killed while it wrote.
+                    break
                 is_flood = self._lines.qsize() >= _MOST_WAITING
                 self._lines.put(_TOO_MANY if is_flood else line)
                 if is_flood or len(line) > LINE_LIMIT_BYTES:
-                    self._dies.wait()  # until then, what follows stays in the pipe
+                    # What follows stays in the pipe until the worker is killed, and fills no memory
+                    # here.
+                    self._dies.wait()
                     # docker does not remove a container while what it writes waits for its client
                     while self._process.stdout.read(_CHUNK_BYTES):
                         pass
@@ -514,7 +524,9 @@ class Worker:
         with suppress(OSError, ValueError):
             while chunk := self._process.stderr.read(_CHUNK_BYTES):
                 left = self._log_left_bytes
-                if left >= 0:  # the limit may end with a chunk
+                # The limit may end with a chunk: at 0 the end of the log is still to be written.
+                if left >= 0:
+                    # More may be written than was read: hidden characters are written out.
                     left -= max(len(chunk), self._append(mask.feed(chunk[:left])))
                     if left < 0:
                         self._append(mask.end() + b"\n... the log ends here: too long\n")
@@ -524,6 +536,7 @@ class Worker:
 
     def _append(self, content: bytes) -> int:
         """Write lines that no terminal obeys to the log; return how many bytes they have."""
+        # Bytes that are no UTF-8 become lone surrogates, which `visible` writes out.
         text = content.decode("utf-8", "surrogateescape")
         shown = visible(text.replace("\r\n", "\n").replace("\r", "\n")).encode()
         if shown:

@@ -27,8 +27,10 @@ _LAUNCHES_SHARE = 0.2  # of the budget of a cell
 _LEAST_REPETITIONS, MAX_REPETITIONS = 2, 5  # of restarts; and of each kind, warm and cold
 _TRAIN_S = 0.3  # at most
 _PARTS = ("engine", "import", "data", "build", "first_step", "train", "exit")
-_TOLERANCE = 1e-4  # relative, of the first loss: what summing in another order may change
-_LOOSE_TOLERANCE = 1e-2  # with TF32, bf16 or fp16
+# Summing in another order may change the first loss by this share.
+_TOLERANCE = 1e-4
+# With TF32, bf16 and fp16, factors are rounded before they are multiplied.
+_LOOSE_TOLERANCE = 1e-2
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")  # what a workload may declare as its `precision`
 _UNCHECKED = "no arm has a finite first loss, so equal work cannot be checked"
 _UNREAD = (
@@ -95,7 +97,8 @@ class WorkerPool:
         if arm not in self._workers:
             with context.budget.counting(on=False):
                 return context.launch(arm, context.variables(self.restart))
-        log, log_name = context.log_of(arm)  # before the worker is taken, since it may raise
+        # This may raise, which must not happen once the worker has left the pool.
+        log, log_name = context.log_of(arm)
         worker = self._workers.pop(arm)
         worker.serve(log, log_name)
         return worker
@@ -115,7 +118,8 @@ class WorkerPool:
         not come up.
         """
         began_ns = worker.spawned_ns
-        if began_ns < self._charged_ns:  # launched together with one that was charged until then
+        # It was launched together with one that was charged until then: only the time since is new.
+        if began_ns < self._charged_ns:
             began_ns = time.monotonic_ns()
         with context.budget.counting(on=False):
             try:
@@ -267,6 +271,7 @@ class CellWorkers:
         try:
             return question(self._workers[arm])
         except WorkloadError as error:
+            # A worker also fails when the user stops the run, which is no failure of its arm.
             context.check_interruption()
             if error.is_exhausted and arm in self.roster.looked_after_steps:
                 self._workers.pop(arm).kill()
@@ -293,6 +298,7 @@ class CellWorkers:
         worker = self._workers.pop(arm)
         self.roster.fail(arm, failure)
         if failure.phase in _OUTLIVED and worker.stays:
+            # A worker that does not end its work for this cell serves no other one, and is killed.
             with suppress(WorkloadError):
                 self.pool.give_back(arm, worker)
                 return
@@ -393,7 +399,8 @@ class CellWorkers:
     def compare_checksums(self, losses: dict[str, float | None]) -> None:
         """Drop an arm whose first loss is another than the reference's (relative tolerance)."""
         if self.context.reference not in losses:
-            return  # it gave no answer: nothing speaks against the others
+            # The reference gave no answer, so nothing speaks against the others.
+            return
         expected = losses[self.context.reference]
         alike = [arm for arm in self.roster.hellos if self.context.is_same_work(arm)]
         is_loose = any(_is_rounded(self.roster.hellos[arm]) for arm in alike)
@@ -435,7 +442,8 @@ class Launches:
         warm = [one for one in self.kept if one.page_cache != "cold"]
         repetitions = len({one.repetition for one in warm})
         spent_s = sum(one.real_ns for one in warm) / 1e9
-        spent_s *= len(self.context.arms) / max(1, len({one.arm for one in warm}))  # the control's
+        # The control is launched as well, but its launches are not kept.
+        spent_s *= len(self.context.arms) / max(1, len({one.arm for one in warm}))
         is_cheap = is_launch_due(repetitions, spent_s, design=design, cells=self.sharing)
         return design.has_startup and (repetitions < _LEAST_REPETITIONS or is_cheap)
 
@@ -513,7 +521,8 @@ def _training_steps(hello: Hello, step_s: float, *, design: Design) -> int:
     epochs = hello.params.get("epochs")
     if hello.steps_per_epoch is None or not isinstance(epochs, int):
         return steps
-    return max(1, min(steps, hello.steps_per_epoch * epochs - 1))  # the first step is done already
+    # The first step of the epochs is done already.
+    return max(1, min(steps, hello.steps_per_epoch * epochs - 1))
 
 
 def _kill(workers: dict[str, Worker]) -> None:

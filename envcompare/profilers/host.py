@@ -145,7 +145,8 @@ class HelperProcess(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     pid: int
     parent: int
-    began: int  # in ticks since boot, since process IDs are reused
+    # In ticks since boot: process IDs are reused, so a process is known by its start too.
+    began: int
     threads: str  # IDs of threads with an exact time; `,` if the kernel records none
     exact_ns: int  # of live threads
     ticked_ns: int  # of all threads, by ticks

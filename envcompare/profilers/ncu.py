@@ -35,7 +35,8 @@ from envcompare.text import Command
 from envcompare.transport import Transport
 
 NAME: Final = "ncu"
-MOST_LAUNCHES: Final = 2000  # with counters; each is replayed several times
+# Each launch with counters is replayed several times, so the launches of a pass are limited.
+MOST_LAUNCHES: Final = 2000
 MEMORY: Final = Pass(
     name="ncu-memory", limit_s=1800.0, is_counting=True, most_launches=MOST_LAUNCHES
 )
@@ -177,6 +178,7 @@ class Ncu:
     def read(self, run: ProfilerRun, export: Path) -> Profile:
         """Read the table; the pass with patched kernels has no times."""
         profile = read(NAME, (export,), version=run.tool.version, controls=_CONTROLS)
+        # The counters of this pass patch the kernels and slow them down a hundredfold.
         has_time = profile.has_time and run.kind != FLOPS
         return msgspec.structs.replace(profile, has_time=has_time)
 

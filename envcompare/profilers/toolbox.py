@@ -38,6 +38,8 @@ _NOT_REQUESTED: Final = Lacking(
 )
 _SYS_ADMIN, _PERFMON = 21, 38  # linux/capability.h
 _TAKES_PERFMON = 565  # first driver branch that accepts CAP_PERFMON: NVIDIA, ERR_NVGPUCTRPERM
+# Only the map of the initial user namespace covers all IDs (user_namespaces(7)); a capability in
+# any other namespace is none on the host.
 _ASK = r"""
 sed -n 's/^RmProfilingAdminOnly: */restricted=/p' /proc/driver/nvidia/params 2>/dev/null
 sed -n 's/.*Kernel Module.* \([0-9][0-9]*\)\.[0-9][0-9.]* .*/driver=\1/p' \
@@ -148,7 +150,8 @@ def permission(access: CounterAccess, rights: Rights) -> Permission:
     """Return whether an environment with this access can read counters; pure."""
     if not rights.is_restricted:
         return Permission(check=Check(version="open to every user"))
-    if access == "granted":  # its daemon is root; only root inside can use it
+    # Its daemon is root and may grant the capability, which only root inside can use.
+    if access == "granted":
         summary = "restricted; the containers of counter passes get SYS_ADMIN, and root inside"
         return Permission(check=Check(version=summary), capabilities=("SYS_ADMIN",))
     if access == "root":

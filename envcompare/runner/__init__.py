@@ -286,7 +286,8 @@ class CellRecorder:
         known = ", ".join(filter(None, (counted(restarts, *words), live_text(intervals))))
         text = f"{known}; at most {left_s:.0f} s left"
         whole_s = context.design.budget_s + context.budget.given_s
-        done = 1 - left_s / max(left_s, whole_s)  # a resumption loses time given by others
+        # A resumption loses the time that other cells gave, so more may be left than the whole.
+        done = 1 - left_s / max(left_s, whole_s)
         self.job.display.cell(self.cell.id, done=done, text=text)
 
 
@@ -300,7 +301,8 @@ def _percent(interval: Interval | None) -> str:
         return "not yet known"
     change = math.expm1(min(interval.mean, _LARGEST_LOG))
     text = f"×{1 + change:.3g}" if change >= _FACTOR else f"{change:+.1%}"
-    if interval.half_width > 1:  # including infinite ones: nothing is known
+    # With a half-width above 1, or an infinite one, nothing is known.
+    if interval.half_width > 1:
         return text
     return f"{text} ± {interval.half_width:.1%}"
 
@@ -322,7 +324,8 @@ def _scalar(value: FingerprintValue) -> Scalar:
 
 _FITTING_PROGRAM = "harness/fitting.py"
 _SEARCH_LIMIT_S = 1800.0
-_SEARCH_VARIABLES = (("MALLOC_MMAP_THRESHOLD_", str(1 << 16)),)  # freed memory leaves no holes
+# Blocks from this size on are mapped alone, so that freed memory leaves no holes (mallopt(3)).
+_SEARCH_VARIABLES = (("MALLOC_MMAP_THRESHOLD_", str(1 << 16)),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -402,7 +405,8 @@ class SizeCheck:
             interruption=context.interruption,
         )
         fit = search_fit(command, inside)
-        context.check_interruption()  # a killed search has no result
+        # A search that was killed by the user has no result.
+        context.check_interruption()
         values: dict[str, Scalar] = fit.values() if isinstance(fit, Fit) else {"reason": fit}
         context.note("batch-fits", arm=arm, text=_fit_text(arm, fit), values=values)
         return values

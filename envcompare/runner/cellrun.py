@@ -87,7 +87,8 @@ _NO_STEPS = Lacking(
         hint="profile it by hand and give the file to envcompare import",
     ),
 )
-_ENOUGH_TO_LEARN = 2  # degrees of freedom: two restarts cannot reveal an odd worker
+# Two restarts, with one degree of freedom, cannot reveal an odd worker.
+_ENOUGH_TO_LEARN = 2
 _T = TypeVar("_T")
 
 
@@ -195,7 +196,8 @@ class CellRun:
     def _finish_steps(
         self, context: CellContext, roster: Roster, lockstep: Lockstep
     ) -> tuple[CellState, str]:
-        if not self._has_arm_events:  # the budget had no room for a restart
+        # Where the budget had no room for a restart, nothing has noted the arms in this part.
+        if not self._has_arm_events:
             self._note_again(context)
         if not self._stopped_by():  # otherwise the host has learnt from it
             self._learn(lockstep)
@@ -286,7 +288,8 @@ class CellRun:
     def _note_again(self, context: CellContext) -> None:
         """Record the events of the arms again: only those since the last start of a cell count."""
         self._has_arm_events = True
-        left_out = not_placed(self.job.experiment, self.cell.place).keys()  # noted in every part
+        # Arms whose data cannot be at the place are noted in every part.
+        left_out = not_placed(self.job.experiment, self.cell.place).keys()
         for event in arm_events(self.prior_events):
             if event.arm not in left_out:
                 context.note(
@@ -327,7 +330,8 @@ class CellRun:
         if self.is_retried:
             return set()
         failed = {e.arm for e in self.prior_events if e.what == "training-failed"}
-        if self._stopped_by() and self.is_whole:  # otherwise they were measured again
+        # If the cell went on, these arms have been measured again.
+        if self._stopped_by() and self.is_whole:
             failed |= failed_for_good(arm_events(self.prior_events))
         return failed
 

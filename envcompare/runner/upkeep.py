@@ -117,6 +117,7 @@ class _HostTask:
             self.session = open_session(self.host, self.experiment, run_id, self.interruption)
             action(self, self.session)
         except InterruptedRunError:
+            # The caller raises it once, for all hosts together.
             pass
         except Exception as error:  # noqa: BLE001 — reported; the failure of one host ends no other
             self.keep(as_known(error))
@@ -166,7 +167,8 @@ def _everywhere(
         try:
             with hosts_at_once(display, experiment.jobs) as pool:
                 tuple(pool.map(lambda task: task.run(action, run_id), tasks))
-        finally:  # another host may fetch what this one made until the end
+        finally:
+            # Another host may fetch what this one has made until all of them are done.
             for task in tasks:
                 for text in task.session.close() if task.session is not None else ():
                     task.tell(text)

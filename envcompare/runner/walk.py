@@ -174,7 +174,8 @@ def _walk(job: Job, prior: tuple[Event, ...]) -> int:
                 future.result()
     if job.interruption.is_requested:
         job.note("interrupted")
-    else:  # with the number of samples, so that a loss is detectable
+    else:
+        # The number of samples makes the loss of some detectable.
         job.note("run-ended", values={"samples": job.folder.count_samples()})
     job.folder.close()
     return _exit_code(standing(job.folder.read_events().events))
@@ -427,7 +428,8 @@ class HostRun:
 
     def _measure(self, turns: KernelTurns) -> None:
         with turns.measuring(self.kernel):
-            if self._lock.is_shared:  # its use under the other name has ended
+            if self._lock.is_shared:
+                # Its use under the other name of the host has ended by now.
                 self._take_lock(self.session)
             while True:
                 try:

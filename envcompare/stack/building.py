@@ -118,7 +118,8 @@ def build(wanted: Recipe, *, local: ImageStore, progress: Progress) -> Image:
         base = _pull(local, wanted.base, progress)
     wanted = replace(wanted, base_id=base.id)
     if earlier := _FAILED.get(frozenset(wanted.labels.items())):
-        raise earlier  # for another arm or host, since it would fail again
+        # For another arm or host it would fail again.
+        raise earlier
     needs = storage.image_needs(local, "image")
     storage.require(needs, wanted.wheelhouse.amount, purpose=f"building {wanted.tag}")
     _check_python(wanted, base, local)
@@ -150,7 +151,8 @@ def _check_python(wanted: Recipe, base: Image, local: ImageStore) -> None:
             container = client.containers.create(
                 base.id, program, entrypoint="", network_disabled=True
             )
-            try:  # the engine does not remove a container that failed to start
+            # The engine does not remove a container that failed to start.
+            try:
                 container.start()
                 container.wait()
                 output = container.logs(stderr=False)
@@ -173,7 +175,8 @@ def _check_python(wanted: Recipe, base: Image, local: ImageStore) -> None:
 
 def _build(wanted: Recipe, base: Image, local: ImageStore) -> str:
     """Build on exactly the base that was found, even if its name moves; return a tag."""
-    token = secrets.token_hex(4)  # another build may be running
+    # Another build may be running, so the names are random.
+    token = secrets.token_hex(4)
     pinned, tag = base.digest or f"{PINNED}:{token}", f"{_PART}:{token}"
     if not base.digest:
         with local.connect() as client:
@@ -250,6 +253,7 @@ def _pull(local: ImageStore, base: str, progress: Progress) -> Image:
     progress.begin(f"pulling {base}")
     result = local.run("pull", "--quiet", "--", base, timeout_s=CONTENT_S)
     message = result.tail(1)
+    # Without a client here, the engine may still answer on its socket.
     if result.exit_code == 127:
         try:
             with local.connect() as client:
@@ -287,6 +291,7 @@ def _build_classic(wanted: Recipe, base: str, tag: str, local: ImageStore) -> st
                 forcerm=True,
             )
     except UnusableError as error:
+        # Of the errors of the SDK, only that of a failed build holds the output of its steps.
         log = getattr(error.__cause__, "build_log", ())
         lines = [str(line.get("stream") or line) for line in log]
         return "\n".join([*lines, error.details])
@@ -392,6 +397,7 @@ def _is_users_own(facts: Mapping[str, Any]) -> bool:
     """
     sha256 = labels(facts).get(CONFIG_LABEL)
     if sha256 is None:
+        # Podman writes this before the name of an image that no registry has.
         names = (name.removeprefix("localhost/") for name in facts.get("RepoTags") or ())
         return not any(name.startswith(_OUR_NAMES) for name in names)
     return sha256 != config_sha256(facts)

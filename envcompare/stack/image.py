@@ -166,7 +166,8 @@ def recipe(wheelhouse: Wheelhouse, *, base: str, local: ImageStore) -> Recipe:
     try:
         image = find(local, base)
     except UnusableError:
-        image = None  # a host may already have the image
+        # A host may already have the image.
+        image = None
     return Recipe(
         wheelhouse=wheelhouse,
         base=base,
@@ -219,7 +220,8 @@ def find_built(store: ImageStore, wanted: Recipe) -> Image | None:
         for identity in (entry["Id"] for entry in sorted(listed, key=lambda e: int(e["Created"]))):
             facts = _facts(client, identity)
             if facts and labels(facts).get(CONFIG_LABEL) == config_sha256(facts):
-                if not facts.get("RepoTags"):  # `docker image prune` would remove it
+                # `docker image prune` would remove an image without a name.
+                if not facts.get("RepoTags"):
                     repository, _, tag = wanted.tag.partition(":")
                     if _facts(client, wanted.tag):
                         tag = f"{tag}-{identity.removeprefix('sha256:')[:12]}"
@@ -245,11 +247,14 @@ def _image(facts: Mapping[str, Any], reference: str, name: str) -> Image:
     given = labels(facts)
     digest = digest_of(facts, name)
     return Image(
-        id=f"sha256:{facts['Id'].removeprefix('sha256:')}",  # some engines omit it
+        # Some engines leave the prefix out.
+        id=f"sha256:{facts['Id'].removeprefix('sha256:')}",
         name=names[0],
         layers=tuple(facts["RootFS"].get("Layers") or ()),
         size_bytes=facts["Size"],
         lock=given.get(LOCK_LABEL, ""),
+        # No registry has given a digest of `localhost/`, under which Podman keeps what is made on
+        # the host.
         digest="" if digest.startswith("localhost/") else digest,
         tree=given.get(TREE_LABEL, ""),
     )
@@ -384,6 +389,7 @@ def _layers_there(store: ImageStore, image: Image) -> frozenset[str]:
         pairs = zip(image.layers, json.loads(line) or (), strict=False)
         same = [mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
         known = max(known, same, key=len)
+    # Layers are left out by their digests, so one that occurs again further up has to be sent.
     return frozenset(known) - {*image.layers[len(known) :]}
 
 
@@ -446,7 +452,8 @@ def _copy(
         while chunk := source.read(_CHUNK_BYTES):
             reader.stdin.write(chunk)
     except (OSError, tarfile.TarError):
-        writer.kill()  # an end stopped early; its exit code has the reason
+        # An end stopped early, and its exit code has the reason.
+        writer.kill()
     finally:
         reader.stdin.close()
 

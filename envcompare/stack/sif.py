@@ -212,9 +212,11 @@ def _key(wanted: Wanted) -> str:
 def _send_or_make(store: ImageStore, wanted: Wanted, target: str) -> str:
     """Send the SIF to the host, or make it there; return its hash."""
     transport = store.transport
-    if wanted.compression == "sandbox":  # a folder is made where it is used
+    # A sandbox is a folder, and made where it is used.
+    if wanted.compression == "sandbox":
         return _pack(store, wanted, target, program=wanted.program)
     is_here = transport.name == LOCAL.name
+    # Hosts take turns, so that the others find the file that the first one has made.
     with _TURNS[_key(wanted)]:
         kept = None if is_here else _kept_here(transport, wanted)
         if kept is None:
@@ -295,6 +297,7 @@ def _pack(store: ImageStore, wanted: Wanted, target: str, *, program: str) -> st
     if is_there:
         # its client may be too old for the engine, so the archive is tried as well
         result = make_from(f"docker-daemon:{image.id}")
+        # Where the disk is full, an archive would fail as well: it needs even more room.
         if result.succeeded or is_full(result.stderr):
             return _digest(transport, result)
     archive, holder = f"{target}.tar", store if is_there else wanted.local

@@ -344,6 +344,7 @@ class _Disk:
 
 def _disk_of(transport: Transport, path: str) -> _Disk:
     lines = shell(transport, _FREE, path).stdout.splitlines()
+    # The mount point comes last, and may contain blanks.
     words = lines[-1].split(maxsplit=5) if lines else []
     numbers = [int(word) for word in words if word.isdecimal()]
     if len(numbers) < 3:
@@ -491,7 +492,8 @@ def _unpacked_bytes(wheel: Path) -> int:
         with zipfile.ZipFile(wheel) as archive:
             return sum(member.file_size for member in archive.infolist())
     except (OSError, zipfile.BadZipFile):
-        return 0  # `check_whole` reports it
+        # `check_whole` reports it.
+        return 0
 
 
 def check_whole(wheelhouse: Wheelhouse) -> None:
@@ -562,7 +564,8 @@ def survey(needs: Iterable[Need], amount: Amount) -> tuple[DiskRoom, ...]:
     """
     by_disk: defaultdict[tuple[str, str], list[Need]] = defaultdict(list)
     free: dict[tuple[str, str], int | None] = {}
-    disks: dict[tuple[str, str], _Disk] = {}  # several steps use one folder
+    # Several steps use one folder, so each disk is asked for only once.
+    disks: dict[tuple[str, str], _Disk] = {}
     for need in needs:
         place = (need.transport.name, need.path)
         disk = disks[place] = disks.get(place) or _disk_of(need.transport, need.path)

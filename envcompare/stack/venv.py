@@ -341,6 +341,7 @@ def _after(before_bytes: int, on_progress: OnProgress) -> OnProgress:
 
 def _missing(transport: Transport, wheelhouse: Wheelhouse, folder: str) -> dict[str, str]:
     names = [LOCK, SUMS, *(name for name, _ in wheelhouse.sums)]
+    # A missing file or folder is no failure here, but what is looked for: hence `exit 0`.
     script = 'cd -- "$1" 2>/dev/null && shift && sha256sum -- "$@" 2>/dev/null; exit 0'
     lines = shell(transport, script, folder, *names, timeout_s=CONTENT_S).stdout.splitlines()
     there = {tuple(line.split("  ", 1)) for line in lines}
@@ -388,6 +389,7 @@ def find_python(
     result = shell(
         transport, _ASK, program, _DESCRIBE_PYTHON, " ".join(_CARRIED), *imports, timeout_s=FOLDER_S
     )
+    # A login shell may print something first: the answer is the last line.
     lines = result.stdout.strip().splitlines()
     if not result.succeeded or not lines:
         what = f"imports {' and '.join(imports)}" if imports else "runs there"

@@ -113,6 +113,7 @@ def _fill(request: _Request, cache: Path) -> Wheelhouse:
     make_folder(local, str(cache))
     wheelhouse = _download(request, cache)
     make_folder(local, str(note.parent))
+    # The note is renamed into its place, so that no reader sees a part of it.
     part = note.with_name(f"{note.name}.part-{os.getpid()}")
     part.write_text(wheelhouse.key)
     part.replace(note)
@@ -205,7 +206,8 @@ def _download(request: _Request, cache: Path) -> Wheelhouse:
         make_folder(request.local, str(target.parent))
         try:
             part.rename(target)
-        except OSError:  # a folder with content is not replaced: another process was first
+        except OSError:
+            # A folder with content is not replaced: another process was first.
             if _read(target, key) is None:
                 shutil.rmtree(target, ignore_errors=True)
                 part.rename(target)
@@ -332,6 +334,7 @@ def check_sbom(target: Path) -> None:
     """Raise ConfigError if the file cannot be written, before anything is built."""
     try:
         is_new = not target.exists()
+        # Opening to append shows whether the file can be written, and keeps what is in it.
         with target.open("ab"):
             pass
         if is_new:
