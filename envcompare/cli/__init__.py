@@ -70,7 +70,8 @@ def main() -> None:
     """Run the command line; print an expected error in three sentences and exit with its code."""
     try:
         os.fstat(1)
-    except OSError:  # the caller closed stdout, for which Python then has no stream
+    except OSError:
+        # The caller closed stdout, for which Python then has no stream.
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 — to the end
     _require_files()
     # jsonschema's optional IRI check comes with cyclonedx-bom and takes 2 s to import. No chart
@@ -79,6 +80,7 @@ def main() -> None:
     sys.excepthook = _show_traceback
     threading.excepthook = _report_thread
     try:
+        # Otherwise click prints errors in its own words, and exits with its own codes.
         app(standalone_mode=False)
     except EnvcompareError as error:
         if "--debug" in sys.argv:
@@ -282,7 +284,8 @@ def clean(
         folder = RunFolder.open(run_folder)
         experiment, hosts, run_id = places_of(folder, again)
         if jobs := jobs_of(folder.read_events().events):
-            with locked(folder.path, by="run"):  # a live client keeps its job
+            # The lock is not given while a client lives, which keeps its job.
+            with locked(folder.path, by="run"):
                 forget(run_id, jobs)
         outcome = upkeep.clean_everywhere(experiment, hosts, display, run_id=run_id)
     else:

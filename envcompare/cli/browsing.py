@@ -54,7 +54,8 @@ def _row(path: Path, folder: RunFolder) -> Row:
         ended = "ended" if run.course.is_complete else "interrupted"
         state = ended if owner_of(path) is None else "being measured"
         cells = (state, visible(run.reference_arm), "; ".join(answers))
-    except EnvcompareError as error:  # of another version, or damaged
+    except EnvcompareError as error:
+        # The run is of another version, or damaged.
         cells = ("cannot be read", "", one_line(error.brief, most=60))
     return Row(cells=(visible(path.name), *cells))
 

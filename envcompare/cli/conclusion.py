@@ -31,12 +31,14 @@ _STYLES = {
     "inconclusive": "yellow",
     "failed": "bold red",
 }
-_GLUE = "\ue000"  # in no visible text; Rich breaks lines at every kind of space
+# A private character is in no visible text; Rich breaks lines at every kind of space.
+_GLUE = "\ue000"
 
 
 def conclude(folder: RunFolder) -> tuple[RunComparison, Path]:
     """Analyse a run folder, and write comparison.json and report.html into it."""
-    from envcompare.report.page import render  # charts are slow to import
+    # Charts are slow to import.
+    from envcompare.report.page import render
 
     comparison = compare_run(folder)
     try:

@@ -141,6 +141,7 @@ def _flag(name: str, option: Option, types: tuple[Any, ...]) -> _Decorator[Any]:
     kind = next((each for each in types if get_origin(each) is Literal), types[0])
     if kind is bool:
         off = option.off or f"no-{word}"
+        # None, so that a flag that was not given does not override the file.
         return click.option(f"--{word}/--{off}", name, default=None, help=text)
     given: dict[str, Any] = {"metavar": option.metavar}
     if option.is_repeated:
@@ -225,6 +226,7 @@ def taking(flags: tuple[_Decorator[Any], ...]) -> _Decorator[Any]:
     """Give a command all of these options, in this order."""
 
     def decorate(command: Any) -> Any:
+        # Decorators are applied from the bottom up, and --help shows the last one first.
         for flag in reversed(flags):
             command = flag(command)
         return command

@@ -213,7 +213,8 @@ def session_run(experiment: Experiment, *, is_seeded: bool) -> RunFolder | None:
             record = folder.read_run()
             events = folder.read_events().events
             settings = _compared_settings(configuration_of(record), is_seeded=is_seeded)
-        except RunFolderError:  # of another version, or damaged: not continued
+        except RunFolderError:
+            # A run of another version, or a damaged one, is not continued.
             continue
         if record.design.sessions == 1:
             continue
@@ -296,7 +297,8 @@ def _design_lines(experiment: Experiment, plan: Plan) -> Iterator[str]:
         budget_s = design.budget_s / design.sessions
         yield f"sessions: {design.sessions}, one for each call, each with {budget_s:.0f} s a cell"
     if all(cell.workload.program is not None for cell in plan.cells):
-        return  # plain commands choose their own threads
+        # Plain commands choose their own threads.
+        return
     if design.threads is None:
         yield "threads: as-run; each arm's variables, CPU set and quota decide"
     else:

@@ -69,7 +69,8 @@ from envcompare.text import Command, CommandResult
 from envcompare.transport import LOCAL, run
 
 _ANSWER_S: Final = 60.0
-_IMAGES: Final = "envcompare-images-"  # a name that no folder of a user has: left ones are removed
+# No folder of a user has such a name, since those that a killed process left are removed.
+_IMAGES: Final = "envcompare-images-"
 _BUILT: Final = "envcompare-built"  # stands for the image that the run builds
 
 
@@ -313,7 +314,9 @@ def _ending_on_signals() -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
     for number, handler in before.items():
-        if handler != signal.SIG_IGN:  # as set by nohup
+        # A program started by nohup ignores SIGHUP, and must continue after its terminal has
+        # closed.
+        if handler != signal.SIG_IGN:
             signal.signal(number, end)
     try:
         yield
@@ -336,7 +339,8 @@ def _image_files(
             try:
                 yield _sif_files(lines, here, Path(folder))
             finally:
-                for _ in opened(Path(folder)):  # so that all of it can be removed
+                # `opened` gives this login the rights that removing all of it needs.
+                for _ in opened(Path(folder)):
                     pass
         elif fast is not None and slow is not None:
             images = [call.words[given_options(call.words, manual)[1]] for call in (fast, slow)]
@@ -379,13 +383,15 @@ def _byte_code_folder(call: EngineCall | None, manual: str) -> Iterator[str]:
         cache = Path(parent) / "cache"
         cache.mkdir()
         if call is not None:
+            # A container may run as another user; the folder above keeps out all others.
             cache.chmod(0o777)
         try:
             yield str(cache)
         finally:
             with suppress(OSError):
                 shutil.rmtree(cache)
-            if call is not None and cache.exists():  # another user's, such as root's in a container
+            # Files of another user may be left, such as those of root in a container.
+            if call is not None and cache.exists():
                 image = call.words[given_options(call.words, manual)[1]]
                 # what is in it: the image's `rm` shall not reach the folder above
                 volume = ("--volume", f"{cache}:/d", "--entrypoint", "rm", "--user", "0", image)
@@ -400,14 +406,16 @@ def _temporary(prefix: str, place: Path, *, others: str = "") -> Iterator[str]:
     It is locked (flock) where the file system can do that.
     """
     for left in place.glob(f"{others}{prefix}*"):
-        if left.parent.is_symlink():  # of a run folder that is not from here
+        if left.parent.is_symlink():
+            # The link is in a run folder that came from elsewhere.
             continue
         with suppress(OSError):
             lock = _locked(left)
             try:
                 # a living process locks its folder within a minute of making it
                 if time.time() - left.stat().st_mtime > 60:
-                    for _ in opened(left):  # so that all of it can be removed
+                    # `opened` gives this login the rights that removing all of it needs.
+                    for _ in opened(left):
                         pass
                     shutil.rmtree(left)
             finally:
@@ -430,6 +438,7 @@ def _locked(folder: str | Path) -> int:
 
     Raises OSError if another process has it, or if the file system has no locks.
     """
+    # A link could lead to a folder elsewhere, which must not be removed.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -453,7 +462,8 @@ def _packages(
     fast, slow = (facts.get(name, {}) for name in arms)
     try:
         return package_changes(fast, slow, place=place)
-    except (OSError, ValueError, TypeError, IndexError) as error:  # of a broken list of files
+    except (OSError, ValueError, TypeError, IndexError) as error:
+        # The list of files of a package may be broken.
         say(f"  the packages are not compared: {error}")
         return []
 

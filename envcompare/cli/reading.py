@@ -147,7 +147,8 @@ def _put(content: bytes, output: Path | None) -> None:
         return
     try:
         if irregular(output):
-            output.write_bytes(content)  # a pipe or a device must not be replaced by a file
+            # A pipe or a device must not be replaced by a file.
+            output.write_bytes(content)
         else:
             replace_file(_real_path(output), content)
     except OSError as error:
@@ -259,7 +260,8 @@ def import_(display: Display, /, **values: Any) -> None:
     done = Import(**values, command_line=command_line()).run()
     for line in done.lines:
         display.say(line)
-    with locked(done.folder.path, by="import"):  # a later import may write a newer report
+    # Without the lock, this report could replace that of a later import.
+    with locked(done.folder.path, by="import"):
         comparison, report = conclude(done.folder)
     show_summary(comparison, report)
     if done.is_alone:

@@ -195,9 +195,11 @@ def _tell_sessions(job: Job, planned: int) -> None:
         job.display.say(_all_measured(job.folder, planned))
         return
     words = list(job.folder.read_run().command_line)
+    # cron has a short PATH (crontab(5)), which may lack the folder of envcompare.
     program = Path(sys.argv[0]).absolute()
     words[0] = str(program) if program.is_file() else words[0]
     command, folder = shlex.join(words), Path.cwd()
+    # cron takes % for a new line (crontab(5)).
     in_cron = f"cd {shlex.quote(str(folder))} && {command}".replace("%", r"\%")
     timer = ["systemd-run", "--user", "--on-calendar=daily", f"--working-directory={folder}"]
     job.display.say("")
@@ -206,7 +208,8 @@ def _tell_sessions(job: Job, planned: int) -> None:
         if session == job.session
         else f"next: session {session} of {planned}, with the same command, best on another day"
     )
-    if not is_masked(command):  # it would not run
+    # With a masked secret, the command would not run.
+    if not is_masked(command):
         job.display.say(f"  with cron:    0 3 * * * {in_cron}")
         job.display.say(f"  with systemd: {shlex.join([*timer, *words])}")
 
@@ -276,7 +279,8 @@ def _measured(job: Job, *, is_shown: bool = True) -> tuple[int, RunComparison]:
 
     with handling_signals(job.interruption, job.display.say):
         exit_code = walk.run(job)
-    from envcompare.cli.conclusion import conclude, show_summary  # not during measuring
+    # The import must not run at the same time as what is measured.
+    from envcompare.cli.conclusion import conclude, show_summary
 
     comparison, report = conclude(job.folder)
     if is_shown:
@@ -311,6 +315,7 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None:
     count as equal, and the budget is 600 s. Exit 3: a line cannot be run. 4: a line failed. 6: the
     lines do different work. 7: a line is undecided, or no cause of a run's difference is proven.
     """
+    # For a line that is too long for a path, isfile is False, and Path.is_file raises OSError.
     if len(lines) == 1 and os.path.isfile(os.path.join(lines[0], "run.json")):  # noqa: PTH113, PTH118 — False for a long line
         sys.exit(_explained(Path(lines[0]), values, display))
     if values.pop("comparison"):
@@ -504,7 +509,8 @@ def line_settings(lines: tuple[str, ...], values: dict[str, Any]) -> Settings:
 
 def _arms(lines: tuple[str, ...], *, lockstep: bool) -> tuple[dict[str, str], list[int]]:
     """Return how each line is run, by its name, and of captures how many rounds they hold."""
-    from envcompare.environments.line import engine_call, name_of  # --help does without engines
+    # --help does without the engines.
+    from envcompare.environments.line import engine_call, name_of
     from envcompare.run_folder.captures import read_capture
 
     arms: dict[str, str] = {}
@@ -512,6 +518,7 @@ def _arms(lines: tuple[str, ...], *, lockstep: bool) -> tuple[dict[str, str], li
     for letter, text in zip(string.ascii_lowercase, lines, strict=False):
         named = _NAMED_LINE.fullmatch(text)
         name, line = (named[1], named[2]) if named else (letter, text)
+        # Arguments that are not UTF-8 contain lone surrogates (PEP 383).
         if any("\ud800" <= character <= "\udfff" or character == "\0" for character in line):
             raise ConfigError(
                 f"the line {text!a} is not valid UTF-8", hint="write it into a script"

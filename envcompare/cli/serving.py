@@ -73,6 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             # a page elsewhere must not read it by a name of its own
             host = self.headers.get("Host", "").partition(":")[0]
+            # Compared in constant time, which reveals nothing about the secret.
             is_known = secrets.compare_digest(secret.encode(), self._run.secret.encode())
             is_allowed = host in {_LOCAL_ADDRESS, "localhost"} and is_known
             is_page = name in {"", _PAGE}
@@ -83,17 +84,20 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_error(HTTPStatus.NOT_FOUND)
                 return
             is_text = Path(name).suffix in _TEXTS
+            # HTML among the files is sent as text, since a page from elsewhere is not trusted.
             kind = "text/plain; charset=utf-8" if is_text else "application/octet-stream"
             self.send_response(HTTPStatus.OK)
             self.send_header("Content-Type", "text/html" if is_page else kind)
             self.send_header("Content-Length", str(len(content)))
             self.send_header("Cache-Control", "no-store")
+            # Without this, a browser may take a text for a page and run it.
             self.send_header("X-Content-Type-Options", "nosniff")
             self.end_headers()
             self.wfile.write(content)
         except EnvcompareError as error:
             self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, explain=error.brief)
-        except (OSError, ValueError):  # the browser is gone, or no file can have that name
+        except (OSError, ValueError):
+            # The browser is gone, or no file can have that name.
             self.close_connection = True
 
     def log_message(self, *args: object) -> None:

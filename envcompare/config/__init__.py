@@ -327,6 +327,7 @@ def _ladder(environments: Mapping[str, Traits]) -> tuple[Arm, ...]:
 
 def _arm(item: str, environments: Mapping[str, Traits]) -> Arm:
     name, equals, rest = item.partition("=")
+    # A colon before the equals sign is that of a reference, and the item has no name.
     if not equals or ":" in name:
         name, rest = "", item
     environment, colon, reference = rest.partition(":")

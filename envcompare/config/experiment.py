@@ -54,15 +54,18 @@ from envcompare.text import listed
 
 BATCH = "batch"
 _DOUBLINGS = 6  # from the first size, if no last one is given
-CPU_MEMORY_MIB = 1024  # of a try on a CPU, if no limit is given; a GPU has its own
+# A try on a CPU needs a limit; on a GPU its memory is the limit.
+CPU_MEMORY_MIB = 1024
 _MOST = 1 << 20  # samples of a given batch
 _LEAST_MIB = 16
 _SEARCH = re.compile(r"\s*batch(?:=([0-9]{1,9})-([0-9]{1,9}))?\s*(?:,\s*memory=([0-9]{1,9})\s*)?")
 _GOAL = re.compile(r"(\w+)=([0-9.eE+-]+)(?:,\s*epochs=([0-9]{1,5}))?")
 EPOCHS = 20  # limit, if none is given
-_MAX_CPUS = 8192  # NR_CPUS of the largest Linux kernels
+# The largest Linux kernels are built for so many CPUs (NR_CPUS).
+_MAX_CPUS = 8192
 _CPUS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
-_SHORT_S = 120.0  # of budget; a longer one allows more launches
+# A longer budget allows more launches.
+_SHORT_S = 120.0
 # On a GPU that waits for the host, intervals of two restarts cover too rarely
 # (docs/benchmarks/estimator.md).
 _GPU_RESTARTS = 4
@@ -159,6 +162,7 @@ def parse_until(text: str | None) -> Goal | None:
         return None
     parts = _GOAL.fullmatch(text.strip())
     try:
+        # The pattern also accepts what is no number, such as 1e+.
         value = float(parts[2]) if parts else math.nan
     except ValueError:
         value = math.nan
@@ -531,6 +535,7 @@ def parse_cpus(value: str | tuple[int, ...] | None) -> tuple[int, ...] | None:
     cpus: set[int] = set()
     for item in items:
         span = _CPUS.fullmatch(item.strip())
+        # Without a match the span is empty, and is refused below.
         first, last = (int(span[1]), int(span[2] or span[1])) if span else (0, -1)
         if not first <= last < _MAX_CPUS:
             raise ConfigError(

@@ -24,7 +24,8 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.results import arms_within, count_comparisons
 
-_MOST_CELLS = 200  # with the default budget they take 33 hours
+# With the default budget, so many cells take 33 hours.
+_MOST_CELLS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,10 @@ SLURM = "slurm"
 _RUN = "{run}"  # in the folder of a place on the host, not inside the environment
 _MOST = 10_000  # nodes, CPUs or GB
 _TIME = re.compile(r"(?:([0-9]{1,3})-)?([0-9]{1,4}):([0-5][0-9]):([0-5][0-9])")
-_WORD = re.compile(r"[A-Za-z0-9_.:@+&|*-]+")  # each goes into the script that sbatch reads
-PATH = re.compile(r"/[A-Za-z0-9_.:@+/-]*")  # Parsl passes it to a shell unquoted
+# Each word goes into the script that sbatch reads.
+_WORD = re.compile(r"[A-Za-z0-9_.:@+&|*-]+")
+# Parsl passes the path to a shell unquoted.
+PATH = re.compile(r"/[A-Za-z0-9_.:@+/-]*")
 # A type may begin with a digit, as in gpu:1g.10gb:7; a count may end with a letter, as in 2K.
 _GRES = re.compile(
     r"(?P<name>[A-Za-z_][\w-]*)(?::(?P<type>(?![0-9]+[KMGTP]?$)[\w.-]+(?=:|$)))?"
@@ -104,6 +106,7 @@ def parse_gres(text: str) -> Gres:
 
 def offered_gres(text: str) -> tuple[Gres, ...]:
     """Return the resources of a node as `sinfo` prints them: `gpu:a100:2(S:0-1),tmp:1`."""
+    # sinfo appends the sockets of a resource in parentheses.
     items = re.sub(r"\([^)]*\)", "", text).split(",")
     return tuple(_gres(match) for match in map(_GRES.fullmatch, items) if match)
 

@@ -16,8 +16,10 @@ from envcompare.errors import ConfigError
 from envcompare.run_folder.records import ProfileChoice, Scalar
 from envcompare.text import closest
 
-_MAX_THREADS = 4096  # what a worker accepts
-_MAX_JOBS = 1024  # threads, and connections
+# A worker accepts no more threads.
+_MAX_THREADS = 4096
+# Each host that is measured at once takes a thread and connections.
+_MAX_JOBS = 1024
 LONGEST_S = 30 * 86_400.0  # the longest time that any option accepts
 Preset = Literal["quick", "default", "strict"]
 Generation = Literal["auto", "fork", "rebuild"]
@@ -41,6 +43,7 @@ class _NumberRange:
 
 
 _SECONDS = _NumberRange(text=f"seconds above 0, {LONGEST_S:.0f} (30 days) at most", most=LONGEST_S)
+# A range excludes `above`, and 0 seconds are allowed.
 _PATIENCE = _NumberRange(
     text=f"seconds from 0 to {LONGEST_S:.0f} (30 days)", above=math.nextafter(0, -1), most=LONGEST_S
 )
@@ -431,11 +434,7 @@ def options() -> dict[str, tuple[Option, tuple[Any, ...]]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PresetValues:
-    """Margin and target as fractions, budget of a cell in seconds.
-
-    The target is half the margin: with a target equal to the margin, two equal environments would
-    end as equivalent in only a fifth to a third of the runs.
-    """
+    """Margin and target as fractions, budget of a cell in seconds."""
 
     margin: float
     target: float
@@ -443,6 +442,8 @@ class _PresetValues:
     min_restarts: int
 
 
+# The target is half the margin: with a target equal to the margin, two equal environments would end
+# as equivalent in only a fifth to a third of the runs.
 PRESETS: dict[Preset, _PresetValues] = {
     "quick": _PresetValues(margin=0.05, target=0.025, budget_s=90, min_restarts=2),
     "default": _PresetValues(margin=0.02, target=0.01, budget_s=600, min_restarts=4),
@@ -469,6 +470,7 @@ _TABLES: dict[str, type[msgspec.Struct]] = {
 
 
 def _refused(message: str, content: dict[str, object], source: str) -> ConfigError:
+    # msgspec tells the place only in its message.
     what, _, where = message.partition(" - at `$")
     key = where.rstrip("`").lstrip(".")
     if "unknown field" in what:

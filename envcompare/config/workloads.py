@@ -105,6 +105,7 @@ def _files_of_folder(path: Path) -> tuple[str, ...]:
     package = own.partition("/")[0] + "/" if "/" in own else ""
     inner = _below(folder / package, frozenset(), needed=own.removeprefix(package))
     try:
+        # One file more than allowed shows that there are too many, without listing all.
         found = islice((f"{package}{name}" for name in inner), MOST_FILES + 1)
         names = tuple(sorted({own, *found}))
         sizes = {name: (folder / name).stat().st_size for name in names}
@@ -124,7 +125,8 @@ def _files_of_folder(path: Path) -> tuple[str, ...]:
 def _needs_of(path: Path) -> tuple[bool, bool]:
     """Return whether a file imports its neighbours, and whether it may reach them otherwise."""
     if "/" in imported_from(path)[1]:
-        return True, True  # importing it imports its package
+        # Importing the file also imports the package around it.
+        return True, True
     neighbours = {
         entry.name.partition(".")[0]
         for entry in path.parent.iterdir()
@@ -150,6 +152,7 @@ def _below(folder: Path, above: frozenset[Path], *, needed: str = "") -> Iterato
             continue
         if path.is_file():
             yield name
+        # A link to a folder around it would have no end.
         elif path.is_dir() and path.resolve() not in here:
             yield from (f"{name.rstrip('/')}/{inner}" for inner in _below(path, here))
 
@@ -162,6 +165,7 @@ def _listed(folder: Path, needed: str) -> Iterator[str]:
     """
     names = _asked("-C", str(folder), *_LIST, "--cached")
     if names is None or (needed and needed not in names):
+        # Git applies ignore files only in a repository, so an empty one is made elsewhere.
         with tempfile.TemporaryDirectory() as empty:
             _asked("init", "-q", "--bare", empty)
             words = (f"--git-dir={empty}", f"--work-tree={folder}", "-C", str(folder))
@@ -186,6 +190,7 @@ def _walked(folder: Path) -> Iterator[str]:
         if not _MARKS.isdisjoint(files) and Path(place) != folder:
             folders.clear()
             continue
+        # os.walk lists a link to a folder among the folders, and does not follow it.
         links = [name for name in folders if (Path(place) / name).is_symlink()]
         folders[:] = [name for name in folders if name not in _UNNEEDED and name[0] != "."]
         for name in (*files, *links):
@@ -296,7 +301,8 @@ def _classes(path: Path) -> dict[str, ast.ClassDef]:
     """
     try:
         body = ast.parse(read_text(path), filename=str(path)).body
-    except (RecursionError, MemoryError) as error:  # the parser's own stack is full
+    except (RecursionError, MemoryError) as error:
+        # The parser's own stack is full.
         raise ValueError("it is nested too deep") from error
     return {node.name: node for node in body if isinstance(node, ast.ClassDef)}
 
@@ -462,6 +468,7 @@ def _values(key: str, value: Scalar | tuple[Scalar, ...]) -> tuple[Scalar, ...]:
 
 def _check_type(key: str, value: Scalar, default: Scalar) -> None:
     accepted: tuple[type, ...] = (int, float) if isinstance(default, float) else (type(default),)
+    # In Python, true and false are also integers.
     if isinstance(value, bool) != isinstance(default, bool) or not isinstance(value, accepted):
         raise ConfigError(
             f"{key}={value} has the wrong type",
@@ -501,9 +508,11 @@ _DOTTED: Final = re.compile(r"(?!.*\.py$)[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 def _own_workload(item: str, given: dict[str, _Given]) -> Workload:
     text, colon, class_name = item.rpartition(":")
+    # A file whose name looks like that of a module is taken as the file.
     if _DOTTED.fullmatch(text) and not Path(text).exists():
         text = f"{text.replace('.', '/')}.py"
-    path = Path(text).expanduser().resolve()  # a resumed run has the file's own name
+    # A resumed run has the file's own name.
+    path = Path(text).expanduser().resolve()
     if not colon or not class_name.isidentifier():
         raise ConfigError(
             f"--workload {item} is not understood",
@@ -535,7 +544,8 @@ def _own_info(declared: dict[str, ast.ClassDef], class_name: str, name: str) -> 
     """Return what the user's class declares; nothing if that is computed or of another type."""
     try:
         return _workload_info(_lineage(declared[class_name], _shared_classes()), name=name)
-    except (ValueError, TypeError):  # the worker checks it once the class is created
+    except (ValueError, TypeError):
+        # The worker checks the declarations once the class is created.
         return WorkloadInfo(name=name, summary="", parameters={})
 
 
@@ -620,7 +630,8 @@ def command_words(text: str) -> tuple[str, ...]:
 def _pattern(name: str, text: str) -> str:
     hint = r"put the number in parentheses, as in loss: ([0-9.]+)"
     try:
-        groups = re.compile(text.encode()).groups  # output is searched as bytes
+        # Output is searched as bytes.
+        groups = re.compile(text.encode()).groups
     except (re.error, OverflowError, ValueError) as error:
         raise ConfigError(
             f"the measure {name} is not a regular expression", details=f"{text}: {error}", hint=hint

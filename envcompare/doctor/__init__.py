@@ -71,6 +71,7 @@ def examine(
                 if has_several and not first.result().exit_code:
                     yield later[number].result()
         finally:
+            # If the caller stops early, the hosts that were not reached yet are left out.
             pool.shutdown(cancel_futures=True)
 
 
@@ -164,7 +165,8 @@ def _compared(
             stacks = compare_stacks(session, experiment, arms, progress, options=flags)
         finally:
             messages += session.close()
-    except _NotComparedError as error:  # a stack that is not built yet is no failure
+    except _NotComparedError as error:
+        # A stack that is not built yet is no failure.
         hint = error.hint or build_command(experiment, host)
         problem = Problem(brief=error.brief, hint=hint)
     except Exception as fault:  # noqa: BLE001 — as above
@@ -187,7 +189,8 @@ def build_command(experiment: Experiment, host: HostSpec) -> str:
     given = replace(
         experiment.settings, hosts=None if host.is_local else str(host), allow_mismatch=None
     )
-    if experiment.device == "cpu" and given.variant == "auto":  # build has no --device
+    # build has no --device.
+    if experiment.device == "cpu" and given.variant == "auto":
         given = replace(given, variant="cpu")
     names = (name for name, traits in all_traits().items() if traits.is_default)
     usual = replace(DEFAULTS, envs=tuple(names))

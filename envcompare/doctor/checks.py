@@ -323,6 +323,7 @@ def _kernel_checks(facts: dict[str, str]) -> dict[str, Check]:
         brief="the kernel does not count the wait for a CPU",
         hint="nothing to do: this host is judged on wall time",
     )
+    # The kernel shows three numbers where it counts the wait (sched-stats.rst).
     has_waits = len(facts.get("schedstat", "").split()) == 3
     no_counters = Problem(
         brief="CPU profilers see nothing of this user's processes",
@@ -330,6 +331,7 @@ def _kernel_checks(facts: dict[str, str]) -> dict[str, Check]:
     )
     level = facts.get("perf", "")
     is_known = re.fullmatch(r"-?[0-9]+", level) is not None
+    # Up to level 2, users may measure their own processes (perf_event_open(2)).
     is_open = facts.get("uid") == "0" or (is_known and int(level) <= 2)
     no_cgroups = Problem(
         brief="no cgroups are mounted at /sys/fs/cgroup",
@@ -359,7 +361,8 @@ def comparison_lines(host: HostExamination, *, allow_mismatch: bool = False) -> 
     notes = (f"  – {note}" for note in host.notes)
     if host.not_compared is not None:
         problem = host.not_compared
-        mark = "✕" if host.exit_code else "–"  # a stack that is not built yet is no failure
+        # A stack that is not built yet is no failure.
+        mark = "✕" if host.exit_code else "–"
         why = (f"{_MARGIN}why: {problem.details}",) if problem.details else ()
         head = f"  {mark} stacks: not compared, {problem.brief}"
         return (*notes, head, *why, *_try(problem.hint))

@@ -551,6 +551,7 @@ def fact(key: str) -> Fact:
     Its name is the key where no row gives one, and `X.version` is the version of X.
     """
     known: dict[str, Any] = {}
+    # Rows are merged from the most general to the key's own, which overrides the others.
     for row in sorted((row for row in FACTS if holds_for(row.key, key)), key=lambda row: row.key):
         values = {field.name: getattr(row, field.name) for field in fields(row) if field.init}
         is_own = row.key == key

@@ -193,7 +193,8 @@ def _parts(pair: FingerprintPair, key: str) -> Iterator[_Part]:
     before, after = pair.values(key)
     if before == after or key in _REPORTED_WITH_OTHERS:
         return
-    if key == INTERPOSED and not (before or after):  # empty, or the arm could not look
+    # Either nothing is replaced, or the arm could not look.
+    if key == INTERPOSED and not (before or after):
         return
     if before is None or after is None or key not in _LISTS:
         yield key, (before, after), evidence_of(pair, key)
@@ -332,7 +333,8 @@ _LISTS: Final[dict[str, Callable[[FingerprintPair, _Lists], Iterator[_Part]]]] =
 def _difference(pair: FingerprintPair, part: _Part) -> FactDifference:
     key, values, evidence = part
     fact_class = classify(key)
-    is_unknown = None in values and fact(key).is_absent is not True  # None is not measured
+    # Where a fact cannot be absent, None means that it was not measured.
+    is_unknown = None in values and fact(key).is_absent is not True
     if fact_class == "confounder" and (is_unknown or evidence.is_felt is False):
         fact_class = "possible-influence"
     elif fact(key).is_limit and evidence.is_felt:

@@ -28,7 +28,8 @@ from envcompare.run_folder.records import (
 )
 from envcompare.text import counted, first_few
 
-_ENGINE_LIBRARIES: Final = "/.singularity.d/libs"  # Apptainer puts the driver's there, for --nv
+# Apptainer puts the libraries of the GPU driver there, for --nv.
+_ENGINE_LIBRARIES: Final = "/.singularity.d/libs"
 # Names and values that glibc's loader takes (elf/dl-tunables.list); it ignores all others.
 _TUNABLE: Final = re.compile(
     r"glibc\.(?:cpu\.\w+=[^:]+|(?:elision|gmon|malloc|mem|pthread|rtld)\.\w+=-?\d\w*)"
@@ -36,8 +37,10 @@ _TUNABLE: Final = re.compile(
 # What `site` runs as Python starts; of a .pth file at least the lines that begin with import.
 _RUN_ALWAYS: Final = re.compile(r"(?:sitecustomize|usercustomize)\.py|[^/]+\.pth")
 LIMIT_HITS: Final = "cgroup.memory_limit_hits"
-_FEW_MODULES: Final = 20  # compiling one takes about a millisecond
-_ENOUGH: Final = 1.25  # a limit this far above the peak has no effect
+# Compiling a module takes about a millisecond, so a few of them cost little.
+_FEW_MODULES: Final = 20
+# A limit this far above the peak has no effect.
+_ENOUGH: Final = 1.25
 _THREADS: Final = ("torch.threads", "threads.omp", "threads.mkl", "threads.openblas")
 _SHOWN_IN_S: Final = 1e9  # ns, from which a time is shown in seconds
 
@@ -325,6 +328,7 @@ def _having(pair: FingerprintPair, key: str, prefixes: tuple[str, ...]) -> tuple
     names = pair.names(key)
     if names is None:
         return None
+    # The name of a library may go on with a version, that of a package may not.
     is_exact = key == "loaded_packages"
     before, after = (
         any(one in prefixes if is_exact else one.startswith(prefixes) for one in side)
@@ -353,6 +357,7 @@ def _preload(pair: FingerprintPair, key: str) -> Evidence:
     mapped = pair.names("loaded_libraries")
     if mapped is None:
         return Evidence(text="Whether its library was loaded was not measured.")
+    # LD_PRELOAD separates libraries by colons or spaces (ld.so(8)).
     asked = [re.split(r"[:\s]+", str(one or "")) for one in pair.values(key)]
     stems = [{stem(one.rpartition("/")[2]) for one in side if one} for side in asked]
     loaded = [

@@ -146,7 +146,8 @@ def worded_difference(pair: FingerprintPair, difference: FactDifference) -> Fact
         sentence = f"{purpose.what}; {purpose.felt_by}."
     elif fact_class == "possible-influence":
         sentence = _possible(pair, difference)
-        if classify(key) != "host":  # no remedy makes a fact of another machine equal
+        # No remedy makes a fact of another machine equal.
+        if classify(key) != "host":
             is_single = fact(key).way in _SINGLE and difference.is_felt is not False
             remedy = _remedy(pair, key) if is_single else _given_remedy(pair, difference)
     return replace(difference, remedy=remedy, sentence=sentence)

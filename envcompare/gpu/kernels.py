@@ -30,7 +30,8 @@ UNCOUNTED_TENSORS: Final = "tensor cores were used, and their FLOPs are not coun
 
 _CACHE: Final = 2**18  # distinct names in one comparison
 _SHOWN: Final = 500  # characters kept in comparison.json
-_LONGEST: Final = 4_096  # characters parsed; template names grow without bound
+# Template names grow without bound.
+_LONGEST: Final = 4_096
 
 _ANONYMOUS: Final = re.compile(
     r"\(anonymous namespace\)::|<unnamed>::|\{anonymous\}::|`anonymous namespace'::"
@@ -42,7 +43,8 @@ _LAMBDA: Final = re.compile(
 )
 _SPACES: Final = re.compile(r"\s+")
 _TIGHT: Final = re.compile(r"\s*([<>,()*&:{}\[\]])\s*")
-_INTEGER: Final = re.compile(  # 4, (int)4, int=4 and 4ul, as different tools write it
+# Tools write the same number as 4, (int)4, int=4 or 4ul.
+_INTEGER: Final = re.compile(
     r"\((?:unsigned )?(?:int|long|bool|char|short)\)(?=-?\d)|(?<=\d)[uU]?[lL]+\b"
     r"|\b(?:unsigned )?(?:int|long|bool|char|short)=(?=-?\d)"
 )
@@ -304,7 +306,8 @@ def _split(text: str) -> tuple[str, str]:
 
 
 _ARCHITECTURE: Final = "kernels.architecture"
-_CHOSEN: Final = (  # a library has several of these and chooses by shape
+# A library has several of these and chooses by shape.
+_CHOSEN: Final = (
     _ARCHITECTURE, "kernels.cutlass", "kernels.cudnn",
 )  # fmt: skip
 _REMEDY: Final = "profile both arms with the software of one image"
@@ -486,6 +489,7 @@ def _of_precisions(reference: Side, arm: Side, *, is_one_gpu: bool) -> list[Fact
     # the precisions of each side in their usual order, each with an example
     both: list[dict[str, str]] = []
     for side in (reference, arm):
+        # In reverse, so that the first name of each precision remains as its example.
         names = sorted(side.names | side.operators, reverse=True)
         examples_of = {kind: name for name in names for kind in precisions(name)}
         both.append({kind: examples_of[kind] for kind, _ in _PRECISIONS if kind in examples_of})

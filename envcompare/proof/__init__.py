@@ -31,7 +31,8 @@ _STAGE_SHARE: Final = 1 / 3  # of the time left, at most, for a stage
 _LEAST_S: Final = 5.0  # for a run
 _LITTLE: Final = 0.15  # a share below this is followed no further
 _CAUSE: Final = 0.5
-_PLACEBO_SHARE: Final = 0.1  # a placebo that surely closes more casts doubt on the rounds
+# A placebo that surely closes more casts doubt on the rounds.
+_PLACEBO_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,8 @@ class Search:
         """
         first, share = self._search(changes)
         second: Group = ()
-        has_room = share is not None and share.high < 0.9  # else nothing is left to explain
+        # If the first change may close almost all of the gap, nothing is left to explain.
+        has_room = share is not None and share.high < 0.9
         if has_room and self._left_s > self.budget_s * _STAGE_SHARE:
             second, _ = self._search(self._further(changes, first), base=first)
         chosen, more = ([self._with_settings(one) for one in each] for each in (first, second))
@@ -279,7 +281,8 @@ class Search:
             measured = self.measure(every, rounds, budget_s)
         except InterruptedRunError:
             raise
-        except EnvcompareError as error:  # a trial is not worth the verdict
+        except EnvcompareError as error:
+            # A failed trial must not cost the verdict.
             return Measured(units=(), failed=dict.fromkeys(every, error.brief), lines=lines)
         finally:
             if self.files is not None:
@@ -365,7 +368,8 @@ def _best(groups: Sequence[Group], shares: Mapping[int, Share]) -> int | None:
     if best is None or other is None:
         return best
     if groups[best][0].key == SOFTWARE and groups[other][0].kind != "software":
-        return best  # the other is no part of it
+        # The other change is no part of the software.
+        return best
     return other if others[other] >= _CAUSE * much[best] else best
 
 

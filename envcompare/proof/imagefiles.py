@@ -190,6 +190,7 @@ class ImageFiles:
             # `splitlines` would also split a label
             answers = [each for each in self._ask(*words).split("\n") if each]
             settings: list[dict[str, Any]] = [json.loads(each) for each in answers]
+            # The name becomes a part of an instruction of `commit`.
             if not all(re.fullmatch(r"[\w.:-]*", each.get("User") or "") for each in settings):
                 raise StackError("the user of an image is not a name")
             self._settings = settings
@@ -237,7 +238,8 @@ class ImageFiles:
 
     def _copying(self, paths: Sequence[str]) -> str:
         """Return the instructions that copy paths, or of many what to copy."""
-        has_pattern = re.search(r"[$*?\[\\]", "".join(paths))  # which COPY would expand
+        # COPY would expand these characters.
+        has_pattern = re.search(r"[$*?\[\\]", "".join(paths))
         if len(paths) > _MOST_NAMED or has_pattern:
             return f"copy {named_of(paths)} from {visible(self.fast)}"
         each = (f"COPY --from={self.fast} {json.dumps([path, path])}" for path in paths)
@@ -280,7 +282,8 @@ class ImageFiles:
     def _require_removal(self, container: str, paths: Collection[str]) -> None:
         """Raise StackError if a container has changed more: its `rm` is that of the image."""
         above = {parent for path in paths for parent in _above(path)}
-        above |= {"/dev", "/etc", "/proc", "/run", "/sys"}  # the engine changes them itself
+        # The engine changes these folders itself.
+        above |= {"/dev", "/etc", "/proc", "/run", "/sys"}
         for line in self._ask("diff", container).splitlines():
             kind, _, path = line.partition(" ")
             is_removed = kind == "D" and not {path, *_above(path)}.isdisjoint(paths)
@@ -324,7 +327,8 @@ class ImageFiles:
         instructions = (
             *self._starting(paths)[not has_entrypoint :],
             f"USER {self.settings()[0].get('User') or 0}",
-            f"LABEL {RUN_LABEL}={self.run_id}",  # podman takes one label each
+            # podman takes one label in each instruction.
+            f"LABEL {RUN_LABEL}={self.run_id}",
             f"LABEL {HELD_LABEL}",
         )
         return [word for one in instructions for word in ("--change", one)]
@@ -342,7 +346,9 @@ class ImageFiles:
         sizes: dict[str, int] = {}
         for member, archive in self._members(image, until_s):
             holds = member.linkname
-            if member.islnk():  # the file that it names comes first
+            # A hard link has the content of the file that it names, which comes first in an
+            # archive.
+            if member.islnk():
                 holds = entries[member.linkname][-1] if member.linkname in entries else holds
             elif member.isreg():
                 content = archive.extractfile(member)
@@ -360,6 +366,7 @@ class ImageFiles:
         words = ["true"] * (image != self.slow or not self._entrypoint)
         with self._container(image, *words) as container:
             process = LOCAL.spawn(Command(argv=(*self.client, "export", container)))
+            # Reading an archive has no time limit, so the engine's client is killed in time.
             timer = threading.Timer(max(0.0, until_s - time.monotonic()), process.kill)
             timer.start()
             try:
@@ -370,7 +377,8 @@ class ImageFiles:
                         if not (is_root or _OF_ENGINE.match(member.name.strip("/"))):
                             yield member, archive
                 code = process.wait(_ANSWER_S)
-            except (ValueError, tarfile.TarError) as error:  # a name that cannot be decoded
+            except (ValueError, tarfile.TarError) as error:
+                # A name that cannot be decoded raises ValueError.
                 code, broken = 1, str(error)
             else:
                 broken = "the engine ended early"
@@ -390,6 +398,7 @@ class ImageFiles:
         try:
             yield container
         finally:
+            # `create` makes anonymous volumes, which `rm` keeps without --volumes.
             self._ask("rm", "--force", "--volumes", container)
 
     def _ask(
@@ -463,7 +472,8 @@ def _unlinked(member: tarfile.TarInfo, kept: tarfile.TarFile, names: set[str]) -
         return member
     try:
         source = kept.getmember(member.linkname)
-    except KeyError:  # equal in both images
+    except KeyError:
+        # The file is equal in both images.
         return member
     own = copy.copy(member)
     own.type, own.linkname, own.size = tarfile.REGTYPE, "", source.size

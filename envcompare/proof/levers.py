@@ -241,6 +241,7 @@ def edited(line: str, edit: Edit, *, manual: str) -> str:
 
     `manual` is what `run --help` of the engine prints.
     """
+    # From the end of the line, so that earlier places stay valid.
     for begin, end, text in sorted(edit.words, reverse=True):
         line = line[:begin] + text + line[end:]
     call = engine_call(line)
@@ -298,7 +299,8 @@ def sif_of(line: str) -> tuple[str, tuple[int, int]] | None:
     runs_sif = re.compile(r"(?:\S*/)?(?:apptainer|singularity)")
     if not (at > first and runs_sif.fullmatch(texts[first]) and _may_be_mixed(texts)):
         return None
-    if sum(map(bool, map(_SIF.search, texts))) > 1:  # an overlay may be one
+    # With more than one SIF, one of them may be an overlay.
+    if sum(map(bool, map(_SIF.search, texts))) > 1:
         return None
     if any(word[0] != "-" and before[0] != "-" for before, word in between):
         return None
@@ -408,7 +410,8 @@ def word_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
     for a, b, c, d in _differing(old, new):
         parts = (" ".join(old[a:b]), " ".join(new[c:d]))
         if all(map(_SIF.search, parts)) and (b - a, d - c) == (1, 1) and sif_change(fast, slow):
-            continue  # an image, whose files are changed
+            # The image is changed by its files.
+            continue
         if any(map(_IS_PLACE.search, old[a:b] + new[c:d])):
             return []
         # what is added comes before the next word, or at the end of the line
@@ -429,6 +432,7 @@ def word_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
 
 def _differing(old: list[str], new: list[str]) -> Iterator[tuple[int, int, int, int]]:
     """Yield the places in which words differ, an option and its value in one."""
+    # By default, words that occur often in a long line would be ignored (difflib).
     for tag, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if tag == "equal":
             continue
@@ -570,7 +574,8 @@ def _role(text: str) -> tuple[str, str]:
 def _edit(key: str, want: FingerprintValue, *, cache: str, is_engine: bool) -> Edit | None:
     """Return what gives the slow line a value of a fact; None if nothing can."""
     name = _VARIABLES.get(key) or (key[4:] if holds_for("env", key) else "")
-    if name and want != "set":  # the value of such a variable is not kept
+    # The value of such a variable is not kept.
+    if name and want != "set":
         return Edit(variables=((name, None if want is None else str(want)),))
     if key == _BYTE_CODE:
         return Edit(

@@ -137,5 +137,6 @@ def _link(group: Iterable[Distribution], place: Path) -> None:
     for package in group:
         for name in sorted(_tops(package)):
             source = Path(str(package.locate_file(name)))
+            # Packages of a namespace share a folder, which is linked once.
             if source.exists() and not (place / name).is_symlink():
                 (place / name).symlink_to(source)

@@ -91,6 +91,8 @@ class SifFiles:
         root = self.folder / f"tree-{self._count}"
         sif = root.with_suffix(".sif").absolute()
         try:
+            # Hard links take no room; a changed file is written again, so that the unpacked image
+            # stays as it is.
             self._call("cp", "--archive", "--link", str(self._tree(1)), str(root), until_s=until_s)
             taken, removed = self._differing.split(paths)
             for path in (*removed, *taken):
@@ -136,7 +138,8 @@ class SifFiles:
         elif stat.S_ISLNK(kind) or stat.S_ISREG(kind):
             shutil.copyfile(source, target, follow_symlinks=False)
         else:
-            return  # a pipe, a socket or a device
+            # A pipe, a socket or a device holds nothing to copy.
+            return
         _copy_rights(source, target)
 
     def _unpacked(self, at: int, until_s: float) -> dict[str, _Entry]:
@@ -165,6 +168,7 @@ class SifFiles:
 
     def _call(self, *words: str, until_s: float) -> None:
         _require_time(until_s)
+        # `read` has looked for room in this folder, and not in /tmp.
         place = str(self.folder.absolute())
         variables = (("APPTAINER_TMPDIR", place), ("SINGULARITY_TMPDIR", place))
         command = Command(argv=words, env=variables)
@@ -181,7 +185,8 @@ def opened(tree: Path) -> Iterator[tuple[Path, os.stat_result]]:
             status = path.lstat()
             needed = {stat.S_IFDIR: stat.S_IRWXU, stat.S_IFREG: stat.S_IRUSR}
             missing = needed.get(stat.S_IFMT(status.st_mode), 0) & ~status.st_mode
-            if missing:  # chmod follows links, which need nothing
+            # A link needs no rights, and chmod would follow it.
+            if missing:
                 path.chmod(stat.S_IMODE(status.st_mode) | missing)
             yield path, status
 
@@ -191,6 +196,7 @@ def _copy_rights(source: Path, target: Path) -> None:
     status = source.lstat()
     with suppress(PermissionError):
         os.lchown(target, status.st_uid, status.st_gid)
+    # After the owner, since chown(2) may clear the setuid and setgid bits.
     shutil.copystat(source, target, follow_symlinks=False)
 
 

@@ -40,11 +40,14 @@ from envcompare.text import age_text, visible_line
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._=,-]+")
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _MARKED: Final = re.compile(r".*-[0-9a-f]{10}", re.DOTALL)
-_LONGEST: Final = 150  # a file name has at most 255 bytes, and suffixes follow
+# A file name has at most 255 bytes (NAME_MAX), and suffixes follow.
+_LONGEST: Final = 150
 LOCK_NAME: Final = ".lock"
 Writer = Literal["run", "import"]
-_IMPORT_LIMIT_S: Final = 300.0  # time for imports of many ranks that run at once on a busy machine
-_RUN_LIMIT_S: Final = 2.0  # a request for a run's state holds the lock for a moment
+# Imports of many ranks may run at once on a busy machine.
+_IMPORT_LIMIT_S: Final = 300.0
+# A process that asks for the state of a run holds the lock for a moment.
+_RUN_LIMIT_S: Final = 2.0
 _PAUSE_S: Final = 0.05
 _NO_LOCKS: Final = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}
 """The errors of a network file system without locks; there the user must take turns."""
@@ -100,7 +103,8 @@ def write_whole(stream: BinaryIO, line: bytes) -> None:
     except OSError:
         os.truncate(stream.fileno(), before)
         raise
-    if written != len(line):  # write(2) may be short on a nearly full disk
+    # write(2) may be short on a nearly full disk.
+    if written != len(line):
         os.truncate(stream.fileno(), before)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -151,6 +155,7 @@ def cell_name(cell: str) -> str:
 
 
 def _marked(text: str) -> str:
+    # A lone surrogate, as in a name that is not UTF-8 (PEP 383), cannot be encoded otherwise.
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
     return f"{safe_name(text)[:_LONGEST]}-{digest[:10]}"
 
@@ -208,6 +213,8 @@ def owner_of(folder: Path) -> Owner | None:
     except OSError:
         return None
     try:
+        # A shared lock fails only if a writer holds the exclusive one, and does not disturb other
+        # readers.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         unknown = Owner(command="run", pid=0, host="", since=time.time())
@@ -240,7 +247,8 @@ def _wait(descriptor: int, folder: Path, *, limit_s: float) -> str:
                     details=held,
                     hint=f"wait until it has ended, then give the same command again; {look}",
                 ) from error
-            time.sleep(_PAUSE_S)  # flock(2) has no time limit, so poll
+            # flock(2) has no time limit.
+            time.sleep(_PAUSE_S)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise write_error(folder / LOCK_NAME, error) from error
@@ -255,6 +263,7 @@ def _wait(descriptor: int, folder: Path, *, limit_s: float) -> str:
 def _sign(descriptor: int, by: Writer) -> None:
     """Write the owner into the lock; a failed write is no reason to stop."""
     owner = Owner(command=by, pid=os.getpid(), host=platform.node(), since=time.time())
+    # Something else may be in place of the lock, such as a named pipe.
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         with suppress(OSError):
             os.ftruncate(descriptor, 0)

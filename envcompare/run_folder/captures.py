@@ -19,8 +19,10 @@ from envcompare.run_folder.results import RunFolder, json_bytes
 from envcompare.text import masked
 
 _MOST_PROCESSES: Final = 50
-_LEAST_PROCESSES: Final = 9  # the first warms up
-_MOST_BYTES: Final = 4 << 20  # our largest has 0.1 MiB
+# A verdict needs eight processes, and the first one warms up.
+_LEAST_PROCESSES: Final = 9
+# Our largest capture has 0.1 MiB.
+_MOST_BYTES: Final = 4 << 20
 _Time = Annotated[int, msgspec.Meta(ge=1, le=10**18)]
 _CpuTime = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
 
@@ -88,6 +90,7 @@ def capture_of(folder: RunFolder) -> Capture:
 def write_capture(path: Path, capture: Capture) -> None:
     """Write a capture to a new file; raises ConfigError if that is impossible."""
     try:
+        # Mode x refuses a file that appeared after the name was checked.
         with path.open("xb") as file:
             file.write(json_bytes(capture))
     except OSError as error:

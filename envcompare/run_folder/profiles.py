@@ -37,11 +37,13 @@ KernelClass = Literal[
     "memcpy", "memset", "other",
 ]  # fmt: skip
 """What a kernel does, judged by its name; used in the time ledger and the kernel diff."""
-_ROUNDING: Final = 1e-3  # tools print sums of rounded numbers
+# Tools print sums of rounded numbers, so a part may be above the whole.
+_ROUNDING: Final = 1e-3
 _HELPER: Final = ("helper_", "_ns")  # before and after the name of a program
 HELPERS_WINDOW: Final = "helpers_window_ns"
 """The quantity with the time over which helper programs were observed."""
-_MOST: Final = 1e30  # far above any count, far below an overflow of sums
+# Far above any count, and far below an overflow of sums.
+_MOST: Final = 1e30
 
 
 class Quantity(msgspec.Struct, frozen=True, kw_only=True):

@@ -192,7 +192,8 @@ class RunFolder:
         """Add one line to samples.jsonl and sync it."""
         line = msgspec.json.encode(sample)
         try:
-            _SAMPLES.decode(line)  # an undecodable line would make the whole run unreadable
+            # A line that cannot be decoded would make the whole run unreadable.
+            _SAMPLES.decode(line)
         except _DAMAGE as error:
             raise WorkloadError(
                 f"a measurement in {sample.cell} cannot be stored: {error}", phase="protocol"
@@ -302,6 +303,7 @@ class RunFolder:
 
     def file_names(self) -> tuple[str, ...]:
         """Return the relative names of all visible files in the folder, sorted."""
+        # Hidden files are the lock, and parts of files that are still being written.
         files = (p for p in self.path.rglob("*") if p.is_file() and not p.name.startswith("."))
         return tuple(sorted(str(path.relative_to(self.path)) for path in files))
 
@@ -392,6 +394,7 @@ class RunFolder:
         path = self.path / name
         self.check_place(path)
         _refuse_irregular(path)
+        # Without a buffer, so that `write_whole` sees a short write.
         stream = open(  # noqa: SIM115 — kept open; opener
             path, "a+b", buffering=0, opener=open_private
         )
@@ -470,6 +473,7 @@ def _unreadable(path: Path, error: Exception) -> RunFolderError:
 def _end_of_lines(stream: BinaryIO) -> int:
     """Return the end of the last complete line of a journal."""
     place = stream.seek(0, os.SEEK_END)
+    # From the end, since a journal may have gigabytes.
     while place:
         begin = max(0, place - MIB)
         stream.seek(begin)

@@ -48,12 +48,15 @@ Round = tuple[int, int, int]
 Logarithms = Mapping[str, Mapping[Round, float]]
 """arm → round → logarithm of a time."""
 DRIFT_LEVEL = 0.01  # false-alarm rate of all tests of a family together, by Bonferroni
-_MIN_SLOPES = 4  # generations; fewer cannot show even a strong drift
-_ROUNDING = 1e-12  # smaller log ratios are rounding errors between equal numbers
+# Fewer generations cannot show even a strong drift.
+_MIN_SLOPES = 4
+# Smaller log ratios are rounding errors between equal numbers.
+_ROUNDING = 1e-12
 _LEAST_OFF = math.log(1.1)
 _ROUNDS_FOR_TREND = 12  # with two or more steps
 _FAR_ERRORS = 5.0
-_LEAST_RESTARTS = 3  # two restarts only show that they differ
+# Two restarts only show that they differ.
+_LEAST_RESTARTS = 3
 _LEAST_ROUNDS = 6
 _MOST_FAR = 0.25  # of the restarts, and at least one
 Times = Mapping[str, Mapping[Round, float]]
@@ -61,7 +64,8 @@ Times = Mapping[str, Mapping[Round, float]]
 LEAST_SHARE: Final = 0.01  # of the steps of the reference
 LEVEL: Final = 0.95  # of the interval of a share
 _LEAST_UNITS: Final = 4  # of such an interval, as of restarts
-_WIDEST: Final = 1.0  # half-width of a log ratio; wider intervals, from few restarts, are dropped
+# A wider interval of a log ratio, from few restarts, counts as none (docs/measurement.md).
+_WIDEST: Final = 1.0
 
 
 def paired(values: Logarithms, *, arm: str, reference: str) -> Pairs:
@@ -130,7 +134,8 @@ def _slope(rounds: np.ndarray) -> float:
 
 
 def _p_value(slopes: np.ndarray) -> float:
-    if float(np.ptp(slopes)) < _ROUNDING:  # no variance: no drift, or an exact one
+    # Without variance there is no drift, or an exact one.
+    if float(np.ptp(slopes)) < _ROUNDING:
         return 1.0 if abs(float(slopes.mean())) < _ROUNDING else 0.0
     mean, count = slopes.mean(), slopes.size
     error = np.sqrt(np.mean((slopes - mean) ** 2) * (count / (count - 1)) / count)
@@ -351,6 +356,7 @@ def _jackknife(
             return Share(value=whole, low=-math.inf, high=math.inf)
         left = np.array([of(np.delete(table, at, axis=0)) for at in range(count)])
     except ZeroDivisionError:
+        # Without a gap there is no share of it.
         return None
     pseudo = count * whole - (count - 1) * left
     half = student_factor(count - 1, LEVEL) * float(pseudo.std(ddof=1)) / math.sqrt(count)

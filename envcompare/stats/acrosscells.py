@@ -42,8 +42,10 @@ from envcompare.stats.typical import Floats
 from envcompare.stats.verdicts import Ends, difference
 
 MIN_HOSTS = 2
-_MIN_TO_NAME_ODD = 5  # hosts; fewer cannot show an odd one
-_FAR = 3.5  # standard deviations, from Iglewicz and Hoaglin 1993
+# Fewer hosts cannot show an odd one.
+_MIN_TO_NAME_ODD = 5
+# In standard deviations, from Iglewicz and Hoaglin 1993.
+_FAR = 3.5
 _NORMAL_MAD = 1.4826  # converts the median absolute deviation to a standard deviation
 _TINY = 1e-12  # of a log ratio
 HostValues = tuple[Sequence[float], Sequence[float]]
@@ -77,6 +79,7 @@ def over_hosts(values: Sequence[float], errors: Sequence[float]) -> Mean | None:
     if len(values) < MIN_HOSTS:
         return None
     y = np.asarray(values, dtype=float)
+    # An error of 0 would give a host infinite weight.
     variances = np.maximum(np.asarray(errors, dtype=float), _TINY) ** 2
     tau_squared = _between(y, variances)
     weights = 1 / (variances + tau_squared)
@@ -147,6 +150,7 @@ def _between(y: np.ndarray, variances: np.ndarray) -> float:
     # at this variance no weight exceeds 1 / Σ (y − ȳ)², so the sum is at most 1; a
     # thousandth more allows for rounding
     highest = 1.001 * float(((y - y.mean()) ** 2).sum())
+    # The root is a variance, so the tolerance of a log ratio is squared.
     return float(optimize.brentq(excess, 0.0, highest, xtol=_TINY**2))
 
 
@@ -184,7 +188,8 @@ def knee(rates: Mapping[int, Mapping[int, float]]) -> Knee | None:
     if len(batches) < 2 or not np.isfinite(apart).all():
         return None
     lowest, highest = apart - half, apart + half
-    np.fill_diagonal(lowest, 0.0)  # a batch over itself
+    # A batch over itself has no error.
+    np.fill_diagonal(lowest, 0.0)
     log_share = math.log(KNEE_SHARE)
     proven = [
         batch for batch, end in zip(batches, lowest.min(axis=1), strict=True) if end >= log_share
@@ -220,6 +225,8 @@ def _differences(values: Sequence[Sequence[float | None]]) -> tuple[Floats, Floa
     if not known or rank < count + blocks - 1:
         return _filled(count, np.nan), _filled(count, np.nan)
     measured = np.asarray([value for *_, value in known])
+    # Batches and restarts share a constant, so the matrix is singular; the differences of batches
+    # do not depend on it.
     inverse = np.linalg.pinv(design.T @ design)
     fitted = inverse @ design.T @ measured
     apart = fitted[:count, None] - fitted[None, :count]
@@ -230,6 +237,7 @@ def _differences(values: Sequence[Sequence[float | None]]) -> tuple[Floats, Floa
     own = np.diag(inverse)[:count]
     variance = own[:, None] + own[None, :] - 2 * inverse[:count, :count]
     level = level_together(count * (count - 1) // 2)
+    # Rounding can make the variance of a batch over itself negative.
     return apart, student_factor(df, level) * np.sqrt(spread * variance.clip(0))
 
 

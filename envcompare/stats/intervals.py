@@ -22,14 +22,16 @@ from typing import Literal
 import numpy as np
 from scipy import special
 
-_LOOK_FACTOR = 1.2  # widens the half-width for processes, for looking after each round
+# A cell of processes is looked at after each round, for which its half-width has to pay.
+_LOOK_FACTOR = 1.2
 ALPHA = 0.05  # for all planned comparisons together
 _SEQUENCE_SHARE = (
     0.2  # of alpha, for the confidence sequence; the rest is for the reported interval
 )
 CONTROL_LEVEL = 0.99
 MIN_PROCESSES = 8  # of a plain command in each arm, before the first look
-_MAX_FORECAST = 10_000  # restarts; a longer forecast is meaningless
+# A longer forecast is meaningless.
+_MAX_FORECAST = 10_000
 _TUNED_FOR = 20  # number of values at which the sequence is narrowest
 
 Unit = Literal["round", "restart"]

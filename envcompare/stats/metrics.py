@@ -71,8 +71,10 @@ Read = Callable[[Measured], float | None]
 Sums = Mapping[str, Mapping[Round, float]]
 """arm → round → nanoseconds per step, over all steps of a block."""
 _ByArm = dict[str, dict[Round, float]]
-_LOWER = 0.25  # quantile of a block's steps: typical, whatever a few of them encountered
-_MORE_THREADS = 1.02  # CPU time ÷ wall time; more means other threads of the worker
+# The lower quartile of a block's steps is typical, whatever a few of them encountered.
+_LOWER = 0.25
+# If CPU time exceeds wall time by more, other threads of the worker computed.
+_MORE_THREADS = 1.02
 
 
 def wall_ns(block: Measured) -> float:
@@ -205,7 +207,8 @@ OUTSIDE_SHARE: Final = 0.02
 """The limit of an arm's work outside its turns: share of time, or of blocks with a child."""
 # A pool's thread spins this long for more work; on busy x86 hosts OpenMP's took 7 ms per block.
 _SPINNING_NS: Final = 20_000_000
-_INTEL_SPINNING_NS: Final = 220_000_000  # 200 ms with libiomp5 (KMP_BLOCKTIME), with a margin
+# libiomp5 spins for 200 ms (KMP_BLOCKTIME); the rest is a margin.
+_INTEL_SPINNING_NS: Final = 220_000_000
 
 
 def spinning_ns(threads: int, *, is_long: bool = False) -> int:

@@ -40,13 +40,19 @@ from envcompare.stats.intervals import Interval, student_factor
 
 MIN_ROUNDS = 12  # below that no interval
 MIN_RESTARTS = 2
-PRIOR_SPREAD = 0.0075  # τ₀, of restarts on the hosts of our trials
+# τ₀ comes from restarts on the hosts of our trials (docs/measurement.md).
+PRIOR_SPREAD = 0.0075
 PRIOR_WEIGHT = 4.0  # d₀, degrees of freedom
-LEAST_SPREAD = 0.003  # no host is assumed to be calmer
-WIDE_SPREAD = 0.01  # beyond this restarts use Student t on their own values
-_WIDE_RESTARTS = 6  # restarts that such an interval needs to be worthwhile
+# No host is assumed to be calmer.
+LEAST_SPREAD = 0.003
+# Restarts that vary more need Student t on their own values.
+WIDE_SPREAD = 0.01
+# With fewer restarts, such an interval is too wide to be worthwhile.
+_WIDE_RESTARTS = 6
 TYPICAL_SHARE = 0.8  # of a comparison's error; its mean has the rest
-DECIDED_FACTOR = 1.2  # times the reported half-width, before a difference ends a cell
+# Significance alone never ends a cell: a difference must exceed the reported half-width this much
+# (docs/measurement.md).
+DECIDED_FACTOR = 1.2
 _LOOK_SHARE = 0.2  # of the remaining error, for each look; the last look uses all of it
 STRETCHES = 8  # time segments; the jackknife leaves one out at a time
 _LEAST_P, _HALVINGS = 1e-12, 40
@@ -58,7 +64,8 @@ _ROUNDS_FOR_QUARTILES = 4  # per restart
 ROUNDS_FOR_MEDIAN = 6
 _CLIPPED = 0.4  # of the rounds at each side
 _CORRELATED = 0.1  # lag-1 correlation above which rounds are not independent
-_NO_VARIANCE = 1e-18  # of log ratios: below what a clock resolves
+# A variance of log ratios below this is less than a clock resolves.
+_NO_VARIANCE = 1e-18
 _WINDOW = 2.0  # lags in the sum, in factors of the variance
 
 Groups = tuple[tuple[float, ...], ...]
@@ -171,6 +178,8 @@ def centre(values: tuple[float, ...]) -> tuple[float, float]:
     """Return the median and its standard error, by the quartiles as if normal."""
     ordered = sorted(values)
     width = quantile(ordered, 0.75) - quantile(ordered, 0.25)
+    # A normal median has a standard error of 1.2533 standard deviations ÷ √n, and the quartiles are
+    # 1.349 standard deviations apart.
     return quantile(ordered, 0.5), 0.93 * width / math.sqrt(len(ordered))
 
 
@@ -336,6 +345,7 @@ class RoundEvidence:
     @property
     def p_value(self) -> float:
         """Return the smallest error at which the reported interval would still exclude 0."""
+        # Halved on a logarithm, since errors span many orders of magnitude.
         low, high = math.log(_LEAST_P), 0.0
         if not self._excludes_zero(alpha=1.0):
             return 1.0
@@ -524,5 +534,6 @@ def stretched(data: Floats, estimate: Callable[[Floats], float]) -> Contrast:
     count = data.shape[1]
     if count < STRETCHES:
         return jackknife((), estimate(data))
+    # Rounds may resemble their neighbours, so whole stretches of them are left out.
     stretches = np.array_split(np.arange(count), STRETCHES)
     return jackknife([estimate(np.delete(data, one, axis=1)) for one in stretches], estimate(data))

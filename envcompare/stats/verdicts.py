@@ -41,7 +41,9 @@ from envcompare.stats.typical import Contrast, Floats, stretched
 Verdict = Literal["equivalent", "slower", "faster", "inconclusive"]
 EQUAL_LEVEL = 1 - 2 * ALPHA  # of the intervals by which an arm is equivalent
 _RARE_TIMES = 20  # times the usual; such slow steps get a statement on how rare they may be
-_NO_MORE = 3.0  # events still possible at 95 % after none was seen
+# The rule of three: after none was seen, so many events are possible at 95 % (Hanley and
+# Lippman-Hand 1983).
+_NO_MORE = 3.0
 _Decider = Literal["typical", "mean"]
 
 
