@@ -41,6 +41,7 @@ _AWAY_S = 60.0
 # find itself. Descendants of a marked process may have dropped the marks, so they are killed too.
 # They are remembered by number and start, since the kernel reuses numbers. A killed process may
 # just have forked: look again until none is left.
+# A `sleep` by POSIX knows no fractions of a second, hence the second one.
 _KILL_MARKED = r"""
 run=$1 environment=$2 worker=$3 me=$(id -u) seen=' ' rounds=0
 
@@ -323,6 +324,7 @@ def run_inside(
         result = run_wrapped(
             transport, where.wrap(command, isolation), end=end, timeout_s=timeout_s
         )
+        # An engine may have restarted. Nothing of this try is left by now, so another one is safe.
         problem = None if result.succeeded else where.explain(result.exit_code, result.stderr)
         if problem is None or not problem.passes or time.monotonic() > until:
             return result

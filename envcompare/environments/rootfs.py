@@ -22,6 +22,7 @@ PATH = ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 # The first word is the action. The container for the export never starts, and devices are the
 # host's own. A failure before a pipe is detected by the file it leaves. Several processes may
 # unpack at the same time, each into its own folder; the first to finish wins.
+# A partial folder of four hours is of nothing that still unpacks, since that may take two.
 _FILES: Final = r"""
 export_files() {
   id=$("$1" create --label "$3" "$2" true) && "$1" export "$id"
@@ -114,6 +115,7 @@ def unpack(request: Request, store: ImageStore, image: Image) -> str:
     try:
         done = _piped(request, store, image, label=label, folder=partial)
     finally:
+        # The label finds the container whatever has ended the export.
         shell(store.transport, _FILES, "remove_exported", store.engine.program, label)
     last = shell(transport, _FILES, "keep", partial, folder) if done.succeeded else done
     if not last.succeeded:

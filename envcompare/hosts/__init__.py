@@ -60,6 +60,7 @@ rm -rf -- "$1" || exit
 rmdir -- "${1%/*}" 2>/dev/null || :
 """
 )
+# In a folder such as /tmp, another user may have made a link or a folder of that name.
 _MAKE_PRIVATE = """
 [ -e "$1" ] || [ -L "$1" ] || mkdir -m 700 -- "$1" || exit
 [ -d "$1" ] && [ ! -L "$1" ] && [ "$(stat -c %u "$1")" = "$(id -u)" ] && chmod 700 "$1"

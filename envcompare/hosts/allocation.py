@@ -315,6 +315,7 @@ def _provider(request: Request) -> ClusterProvider:
         for name, value in options.items()
         if value is not None
     ]
+    # The resolution of a time limit is a minute, and Slurm rounds seconds up too (sbatch(1)).
     minutes = int(-(-request.allocation.time_s // 60))
     provider = SlurmProvider(
         partition=table.partition,
@@ -503,6 +504,7 @@ def _await_nodes(job: SlurmJob, request: Request) -> tuple[str, ...]:
         state = watch.ask()
         if state in STARTED:
             with suppress(TransportError, CommandTimeoutError):
+                # Slurm may list the job as running before all of its nodes answer.
                 return _roll_call(job, request.allocation.nodes, request)
         if watch.is_gone:
             raise _not_granted(job, request)

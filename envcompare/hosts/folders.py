@@ -124,7 +124,8 @@ def _why_no_pipes(session: HostSession, arm: str) -> str:
     try:
         done = run_wrapped(
             session.transport,
-            relayed(wrapped, channel),  # no request comes, and the worker ends
+            # No request comes, so the worker only opens the pipes and ends.
+            relayed(wrapped, channel),
             end=partial(session.end, arm, mark),
             timeout_s=_PIPES_LIMIT_S,
         )

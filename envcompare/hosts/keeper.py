@@ -180,7 +180,8 @@ for run in *; do
 done 2>/dev/null
 """
 _NOT_THERE = 3
-_KILLED = 137  # 128 + SIGKILL: the result is unknown
+# 128 + SIGKILL: of a command that was killed, the result is not known.
+_KILLED = 137
 _REMOVE = (
     OPEN_FOLDERS
     + r"""
@@ -267,6 +268,8 @@ class HostLock:
         try:
             self.keeper.wait(0)
         except CommandTimeoutError:
+            # What tidies /tmp may remove the file of the lock, and another client then locks a new
+            # one.
             return _BROKEN if self._has_another_file(self.transport) else ""
         except TransportError:
             return ""
@@ -277,6 +280,7 @@ class HostLock:
         try:
             return shell(transport, _IS_LOST, self.pid).succeeded
         except (CommandTimeoutError, TransportError):
+            # A slow answer says nothing of the lock, and must not fail the host.
             return False
 
     @property
@@ -536,6 +540,7 @@ def survey(transport: Transport, cache: str) -> tuple[Claim, ...]:
     Raises UnusableError if the search was killed.
     """
     done = shell(transport, _SURVEY, cache)
+    # Nothing may be removed from a host if it is not known who is there.
     if done.exit_code == _KILLED:
         raise UnusableError(
             f"cannot see which runs use {cache} on {transport.name}",

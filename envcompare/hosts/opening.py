@@ -85,6 +85,8 @@ def open_session(
     InterruptedRunError if the user stops.
     """
     bare = connect(host, options=ssh_options(experiment))
+    # Questions end at the first interrupt, since nothing is lost with them before a session is
+    # open.
     asked = InterruptibleTransport(bare, interruption, ends_at_once=True)
     try:
         identity = _identity(host, asked)

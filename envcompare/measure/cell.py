@@ -675,6 +675,7 @@ class QuietGate:
         return self._cells[0] if self._cells else self.context
 
     def _caution(self, text: str) -> None:
+        # What is wrong with the machine concerns every cell that is measured on it now.
         for context in self._cells or (self.context,):
             context.note("caution", text=text)
 

@@ -184,6 +184,7 @@ class Generation:
                     self.workers.look_around()
             rounds_s = self._run_rounds(arms)
         except InterruptedRunError:
+            # A second Ctrl-C has killed the workers, which answer no more.
             if not self.context.interruption.is_forced:
                 # Without this look, what was measured is lost on resume.
                 self.workers.look_around(is_last=True)
@@ -375,7 +376,8 @@ class Generation:
 
     def _stop_from_now(self) -> None:
         """Stop arms between their turns; rounds before do not count, so it must be sure."""
-        if not self._wanted_s:  # not in the first generation
+        # In a later generation the rounds before are lost, so it has to be seen twice.
+        if not self._wanted_s:
             is_seen = any(self._works(ran) for ran in self._loop("second sight").values())
             round_s = STOPPED_BLOCK_S * len(self.workers.arms)
             if not (is_seen and self.forget(2 * round_s)):
@@ -441,6 +443,7 @@ class Generation:
 
     def _loop(self, purpose: str) -> dict[str, Ran]:
         """Return a long, discarded turn of each arm."""
+        # A loop is held on a CPU as rounds are, so that only the pause differs.
         cpu = OWN_CPU if self._holds else None
         found: dict[str, Ran] = {}
         for arm in self._order(purpose):
@@ -516,6 +519,8 @@ class Generation:
     def _run_round(self, number: int) -> None:
         cpu = OWN_CPU if self._holds else None
         design, hellos = self.context.design, self.workers.roster.hellos
+        # CPUs differ in the interrupts that they serve and in their neighbors, so the arms of a
+        # round run on the same one where that changes nothing else (docs/measurement.md).
         can_hold = design.same_cpu and design.threads == 1
         can_hold = can_hold and have_like_cpus(hellos[arm] for arm in self.workers.arms)
         warmup_s = _GPU_WARMUP_S if self.context.has_gpu else _WARMUP_S

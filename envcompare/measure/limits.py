@@ -406,7 +406,8 @@ def plan_text(
         if plan.restarts < missing
         else ""
     )
-    each_s = max(0.0, plan.measuring_s)  # the launch alone may take more than the budget
+    # The launch alone may take more than the budget.
+    each_s = max(0.0, plan.measuring_s)
     count = "1 restart fits" if plan.restarts == 1 else f"{plan.restarts} restarts fit"
     return (
         f"plan: {count} the {remaining_s:.0f} s left of the budget: a launch of all arms takes "

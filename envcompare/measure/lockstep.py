@@ -441,6 +441,7 @@ class Turns:
             return
         contexts = [cell.context for cell in self.cells]
         gate = QuietGate(contexts[0])
+        # A wait for all cells is noted in one of them, so their sum is how long they have waited.
         gate.waited_s = sum(context.waited_s for context in contexts)
         for cell, part_s in zip(self.cells, _parts_s(self.cells), strict=True):
             cell.context.budget.stop()

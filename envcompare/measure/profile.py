@@ -460,6 +460,7 @@ def failed(error: EnvcompareError, profiler: Profiler | None = None) -> Lacking:
 
 def _without_secret(raw: Path | None) -> tuple[Path | None, Lacking | None]:
     """Return a raw file that may be kept, or why it is not: it is too large, or holds a secret."""
+    # A raw file may hold all variables of the program, as an export of nsys does.
     name = secret_in(raw) if raw else ""
     if raw is None or not name:
         return raw, None if raw else _TOO_LARGE

@@ -123,6 +123,7 @@ class Worker:
         self._on_gpu = set[str]() if on_gpu is None else on_gpu
         self._lines: queue.Queue[bytes] = queue.Queue()
         self._dies = threading.Event()
+        # A thread that waits at a pipe must not keep the program from ending.
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._logger = threading.Thread(target=self._keep_log, daemon=True)
         self._reader.start()
@@ -322,6 +323,7 @@ class Worker:
         """Return the last lines of what this worker wrote to its log."""
         with suppress(OSError), self.log.open("rb") as stream:
             stream.seek(max(self._log_start, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            # The part that is read may begin within a character.
             text = stream.read(_TAIL_BYTES).decode(errors="replace")
             return "\n".join(text.splitlines()[-lines:])
         return ""

@@ -487,6 +487,7 @@ class Launches:
             exit_ns=0,  # still to come
             real_ns=0,
             train_steps=steps,
+            # Before the first launch of an arm it is not known what the page cache held.
             page_cache="unknown" if launched.is_first else "warm",
         )
         return generated

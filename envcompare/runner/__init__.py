@@ -248,10 +248,13 @@ class CellRecorder:
         if first is None:
             self.job.folder.write_fingerprint(record)
             return ()
+        # What is seen after steps is more than at the start, so it is kept even where nothing
+        # differs.
         if (first.taken, taken) == ("start", "step") or self._differs(first, record):
             self.job.folder.write_fingerprint(record, part=self._part)
         changed = tuple(map(_change, changed_software(first, record)))
         if changed and not self.job.experiment.allow_mismatch:
+            # Times that were measured before the other software could be seen do not count.
             self._held.get(arm, []).clear()
         elif taken == "start":
             self._alike.add(arm)
@@ -262,6 +265,7 @@ class CellRecorder:
 
     def _differs(self, first: FingerprintRecord, later: FingerprintRecord) -> bool:
         """Tell whether two fingerprints of an arm differ in more than names and random seeds."""
+        # Each restart draws a new hash seed, which is no other environment.
         seeds = {"env.PYTHONHASHSEED"} if self.job.plan.design.stabilise else set()
         differences = compare_fingerprints(first, later)
         return any(
@@ -394,6 +398,8 @@ class SizeCheck:
             self.session.workloads,
             context.spec_of(arm),
             sizes=self._sizes,
+            # A GPU has a limit by itself, its memory, while a try on a CPU would take that of the
+            # host.
             memory_mib={"cpu": limit or CPU_MEMORY_MIB, "cuda": limit or 0},
             arms=len(context.arms),
         )

@@ -144,6 +144,7 @@ class CellRun:
         if self._unusable:
             return None
         context = self._context = self._make_context()
+        # In reverse, so that what an arm noted first takes the place of later notes.
         noted = (event for event in reversed(self.prior_events) if "code" in event.values)
         roster = self._roster = Roster(
             context,
@@ -199,7 +200,8 @@ class CellRun:
         # Where the budget had no room for a restart, nothing has noted the arms in this part.
         if not self._has_arm_events:
             self._note_again(context)
-        if not self._stopped_by():  # otherwise the host has learnt from it
+        # The host has learnt already from a cell that had stopped before this part of the run.
+        if not self._stopped_by():
             self._learn(lockstep)
         if lockstep.stopped_by == "failure":
             return "failed", _why_failed(roster)
@@ -645,6 +647,7 @@ class _Group:
     def _refuse_lost(self, error: Exception) -> None:
         """Raise if the user stops, or if the error is that the host is lost."""
         self.job.interruption.check()
+        # A copy may fail on a host that is fine.
         if isinstance(error, TransportError) and not isinstance(error, CopyError):
             raise error
 

@@ -186,6 +186,7 @@ def _everywhere(
 def _clean(task: _HostTask, session: HostSession) -> None:
     """Remove the cache after sweeping dead runs; a live run keeps both."""
     transport, cache = session.transport, session.cache
+    # The lock comes first, so that `--wait` waits for a run before its claim is looked at.
     with task.locking(session):
         for claim in keeper.survey(transport, cache):
             if claim.is_live:
@@ -194,6 +195,7 @@ def _clean(task: _HostTask, session: HostSession) -> None:
         is_removed = storage.remove_cache(transport)
         task.tell(f"{'removed' if is_removed else 'nothing to remove at'} {cache}")
         engines = [where.engine for where in ENVIRONMENTS.values() if where.engine is not None]
+        # Some environments share an engine, whose images are removed once.
         for engine in {engine.program: engine for engine in engines}.values():
             _clean_images(task, ImageStore(engine=engine, transport=transport))
 
@@ -219,6 +221,7 @@ def _clean_run(run_id: str, task: _HostTask, session: HostSession) -> None:
         for claim in left:
             if claim.is_live:
                 raise keeper.refusal(claim, session.host.label)
+        # Without a folder of the run, processes and containers of it may still be there.
         for claim in left or (keeper.Claim(run_id=run_id),):
             known = claim if claim.environments is not None else replace(claim, environments=used)
             removal = keeper.remove(transport, cache, known, environments=ALL_ENVIRONMENTS)
@@ -240,6 +243,7 @@ def _unlock(task: _HostTask, session: HostSession) -> None:
         return
     keeper.end(session.transport, holder)
     task.tell(f"ended process {holder.pid} there, the lock of the host: {holder.sentence}")
+    # The claim of the run alone would make `envcompare clean` refuse too.
     for claim in keeper.survey(session.transport, session.cache):
         is_its = (claim.run_id, claim.state) == (holder.run_id, "live")
         if is_its and keeper.end_claim(session.transport, claim):

@@ -544,6 +544,7 @@ class HostRun:
         except (TransportError, CommandTimeoutError, HostHeldError, _MissingArmError):
             session.abandon()
             return False
+        # The host answers here, so what this run has left on it can be removed.
         except BaseException:
             session.close()
             raise

@@ -376,6 +376,7 @@ def deliver(store: ImageStore, image: Image, *, local: ImageStore, progress: Pro
 
 def _layers_there(store: ImageStore, image: Image) -> frozenset[str]:
     """Return the first layers of an image that an image of the host begins with, by digest."""
+    # An engine that keeps its images in containerd's store needs whole ones.
     if not store.engine.reuses_layers or store.is_of_containerd():
         return frozenset()
     listed = store.ask("image", "ls", "--quiet", "--no-trunc").stdout.split()

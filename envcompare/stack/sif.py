@@ -218,6 +218,7 @@ def _send_or_make(store: ImageStore, wanted: Wanted, target: str) -> str:
     is_here = transport.name == LOCAL.name
     # Hosts take turns, so that the others find the file that the first one has made.
     with _TURNS[_key(wanted)]:
+        # The same file everywhere is a stronger proof than one made on each host.
         kept = None if is_here else _kept_here(transport, wanted)
         if kept is None:
             digest = _pack(store, wanted, target, program=wanted.program)

@@ -451,6 +451,7 @@ def archive(layout: Layout) -> bytes:
     paths = {*named, *(str(parent) for each in parents for parent in each)} - {"."}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
+        # The hash of the archive names the root: members are in one order, and have no times.
         for path in sorted(paths):
             member = _member(path, tarfile.DIRTYPE)
             member.mode = 0o1777 if path in _OPEN_FOLDERS else 0o755
@@ -503,10 +504,12 @@ def give_back(store: ImageStore, folder: str, *, owner: str) -> None:
         links=tuple((path, target) for path, target in paths if target),
         folders=tuple(path for path, target in paths if not target),
     )
+    # The `chown` of an image may be any program, which would be root on the host's disk.
     root = make_image(store, layout)
     words = (
         *("run", "--rm", "--pull", "never", "--network", "none", "--log-driver", "none"),
         *("--user", "0:0", "--cap-drop", "ALL"),
+        # Some folders forbid even their owner to look into them.
         *("--cap-add", "CHOWN", "--cap-add", "DAC_READ_SEARCH"),
         *("--security-opt", "no-new-privileges", "--read-only"),
         *mount_options(layout.mounts, folder),

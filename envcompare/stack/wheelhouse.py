@@ -44,6 +44,7 @@ if "%d.%d" % sys.version_info[:2] != python:
     platform.python_version_tuple = lambda: tuple(python.split(".")) + ("0",)
 runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """
+# From other indexes the same requirements may give other wheels.
 _SOURCES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
 
 
@@ -254,6 +255,7 @@ def _pip_download(
         *(_interpreter_with_pip(request.local, request.python), "-c", _PIP, request.python),
         *("download", "--quiet"),
         *("--disable-pip-version-check", "--no-input"),
+        # pip takes wheels for another Python only if it need not build any.
         *("--only-binary=:all:", "--python-version", request.python),
         *("--dest", str(target), "--requirement", str(request.requirements)),
         *pins.split(),
