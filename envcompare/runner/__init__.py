@@ -398,8 +398,7 @@ class SizeCheck:
             self.session.workloads,
             context.spec_of(arm),
             sizes=self._sizes,
-            # A GPU has a limit by itself, its memory, while a try on a CPU would take that of the
-            # host.
+            # A GPU has a limit by itself: its memory.
             memory_mib={"cpu": limit or CPU_MEMORY_MIB, "cuda": limit or 0},
             arms=len(context.arms),
         )

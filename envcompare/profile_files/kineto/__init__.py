@@ -393,9 +393,8 @@ def _operator_sums(
             calls, self_time, total, self_device, device_total, host_bytes, device_bytes,
         ) in zip(numbers.tolist(), by_name.T.tolist(), strict=True)
     )  # fmt: skip
-    return tuple(
-        sorted(rows, key=lambda row: (-(row.self_device_ns or 0), -row.self_cpu_ns, row.name))
-    )
+    longest = sorted(rows, key=lambda row: (-(row.self_device_ns or 0), -row.self_cpu_ns, row.name))
+    return tuple(longest)
 
 
 def _outermost_first(operators: Table) -> Numbers:

@@ -391,8 +391,8 @@ def _where(trace: Trace, number: int, event: Event) -> tuple[int, ...]:
     device = trace.whole(number, event, "device")
     stream = trace.whole(number, event, _QUEUE if is_xpu else "stream")
     if device < 0 or stream < 0:
-        found = trace.head.get("deviceProperties")
-        devices = found if isinstance(found, list) else ()
+        properties = trace.head.get("deviceProperties")
+        devices = properties if isinstance(properties, list) else ()
         names = [entry.get("name") for entry in devices if isinstance(entry, dict)]
         gpus = ", ".join(sorted({str(name) for name in names if name}))
         origin = f" of {gpus}" if gpus else "; early releases of PyTorch for ROCm wrote neither"
