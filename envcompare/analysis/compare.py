@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Annotated, Literal
 
@@ -20,8 +19,8 @@ from envcompare.analysis.model import (
     CellSummary,
     Comparison,
     FailureRow,
-    GroupDifference,
     HostSummary,
+    LadderStep,
     RunComparison,
     RunCourse,
     RunSettings,
@@ -81,9 +80,16 @@ def compare_run(folder: RunFolder) -> RunComparison:
 
 def compare_files(read: RunFiles) -> RunComparison:
     """Analyse the records of a run folder."""
-    run, judged = read.timed, _judged(read)
+    run, data = read.timed, read.cell_data()
+    cells = tuple(summarise_cell(cell) for cell in data)
+    planned = count_comparisons(run.arms, len(run.cells))
+    settled = primaries(data, run.design, m=planned, steps=step_evidence(data))
+    around = Surroundings.of(read)
+    profiles, differing = _explained(read, data, around)
+    shared, apart = each_once(differing), group_differences(around)
+    compared = _comparisons(read, zip(data, cells, strict=True), differing, settled)
+    rungs = ladder(around, zip(data, cells, strict=True), settled, comparisons=compared)
     reference = next(arm.id for arm in run.arms if arm.is_reference)
-    sessions = measured_sessions(read.events) if run.design.sessions > 1 else {1: 0.0}
     return RunComparison(
         run_id=run.run_id,
         created=run.created,
@@ -91,72 +97,35 @@ def compare_files(read: RunFiles) -> RunComparison:
         tool_commit=run.tool_commit,
         title=run.title,
         imports=read.imports,
-        settings=_settings(read, judged),
-        course=RunCourse(
-            is_complete=read.is_complete,
-            sessions=len(sessions),
-            days=len({datetime.fromtimestamp(t, timezone.utc).date() for t in sessions.values()}),
-            duration_s=duration_s(read.events) if read.events else None,
-            failures=_failures(read.standing),
-            identity_changes=noted_changes(read.events),
-            torn_lines=max(read.torn, read.lost),
-        ),
+        settings=_settings(read, data, planned=planned),
+        course=_course(read),
         reference_arm=reference,
-        references={
-            one.cell.id: one.reference.id for one in judged.data if one.reference.id != reference
-        },
-        comparisons=judged.comparisons,
-        cells=judged.cells,
-        arms=_arms(read, judged.comparisons, judged.cells),
-        differences=judged.shared,
-        cell_differences=of_cells(judged.differing, shared=judged.shared),
-        hosts=_hosts(read),
-        between_hosts=_between_hosts(read, judged),
-        profiles=judged.profiles,
-        views=_views(read, judged),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Judged:
-    """The cells of a run with their differences, judged together."""
-
-    data: tuple[CellData, ...]
-    cells: tuple[CellSummary, ...]
-    planned: int  # number of comparisons
-    settled: Mapping[Key, Primary]
-    around: Surroundings
-    profiles: tuple[CellProfiles, ...]
-    differing: dict[str, Differences]
-    shared: Differences
-    apart: tuple[GroupDifference, ...]  # between groups of hosts
-    comparisons: tuple[Comparison, ...]
-
-
-def _judged(read: RunFiles) -> _Judged:
-    run, data = read.timed, read.cell_data()
-    cells = tuple(summarise_cell(cell) for cell in data)
-    planned = count_comparisons(run.arms, len(run.cells))
-    settled = primaries(data, run.design, m=planned, steps=step_evidence(data))
-    around = Surroundings.of(read)
-    profiles, differing = _explained(read, data, around)
-    return _Judged(
-        data=data,
+        references={one.cell.id: one.reference.id for one in data if one.reference.id != reference},
+        comparisons=compared,
         cells=cells,
-        planned=planned,
-        settled=settled,
-        around=around,
+        arms=_arms(read, compared, cells),
+        differences=shared,
+        cell_differences=of_cells(differing, shared=shared),
+        hosts=_hosts(read),
+        between_hosts=BetweenHosts(
+            differences=host_differences(read),
+            estimates=hosts_estimates(
+                compared, settled, cells=cells, margin=run.design.margin, of_hosts=run.groups
+            ),
+            groups=run.groups,
+            group_differences=apart,
+            group_estimates=group_estimates(
+                read, data, settled, comparisons=compared, cells=cells, differences=apart
+            ),
+        ),
         profiles=profiles,
-        differing=differing,
-        shared=each_once(differing),
-        apart=group_differences(around),
-        comparisons=_comparisons(read, zip(data, cells, strict=True), differing, settled),
+        views=_views(read, data, cells, profiles=profiles, rungs=rungs),
     )
 
 
-def _settings(read: RunFiles, judged: _Judged) -> RunSettings:
+def _settings(read: RunFiles, data: tuple[CellData, ...], *, planned: int) -> RunSettings:
     run, design = read.timed, read.timed.design
-    restarts = (one.design.min_restarts for one in judged.data)
+    restarts = (one.design.min_restarts for one in data)
     return RunSettings(
         preset=design.preset,
         seed=run.seed,
@@ -167,7 +136,7 @@ def _settings(read: RunFiles, judged: _Judged) -> RunSettings:
         threads=design.threads,
         stabilise=design.stabilise,
         planned_sessions=design.sessions,
-        planned_comparisons=judged.planned,
+        planned_comparisons=planned,
         screen=design.screen,
         until=design.until,
         command_line=run.command_line,
@@ -175,37 +144,33 @@ def _settings(read: RunFiles, judged: _Judged) -> RunSettings:
     )
 
 
-def _between_hosts(read: RunFiles, judged: _Judged) -> BetweenHosts:
-    return BetweenHosts(
-        differences=host_differences(read),
-        estimates=hosts_estimates(
-            judged.comparisons,
-            judged.settled,
-            cells=judged.cells,
-            margin=read.timed.design.margin,
-            of_hosts=read.timed.groups,
-        ),
-        groups=read.timed.groups,
-        group_differences=judged.apart,
-        group_estimates=group_estimates(
-            read,
-            judged.data,
-            judged.settled,
-            comparisons=judged.comparisons,
-            cells=judged.cells,
-            differences=judged.apart,
-        ),
+def _course(read: RunFiles) -> RunCourse:
+    sessions = measured_sessions(read.events) if read.timed.design.sessions > 1 else {1: 0.0}
+    return RunCourse(
+        is_complete=read.is_complete,
+        sessions=len(sessions),
+        days=len({datetime.fromtimestamp(t, timezone.utc).date() for t in sessions.values()}),
+        duration_s=duration_s(read.events) if read.events else None,
+        failures=_failures(read.standing),
+        identity_changes=noted_changes(read.events),
+        torn_lines=max(read.torn, read.lost),
     )
 
 
-def _views(read: RunFiles, judged: _Judged) -> RunViews:
-    data, cells = judged.data, zip(judged.data, judged.cells, strict=True)
+def _views(
+    read: RunFiles,
+    data: tuple[CellData, ...],
+    cells: tuple[CellSummary, ...],
+    *,
+    profiles: tuple[CellProfiles, ...],
+    rungs: tuple[LadderStep, ...],
+) -> RunViews:
     phases = (cell_phases(cell, read.marked.get(cell.cell.id, ())) for cell in data)
     training = (cell_training(cell, read.epochs.get(cell.cell.id, ())) for cell in data)
     return RunViews(
         decompositions=tuple(split for cell in data for split in decompose(cell)),
-        scaling=scaling(data, judged.cells, judged.profiles),
-        ladder=ladder(judged.around, cells, judged.settled, comparisons=judged.comparisons),
+        scaling=scaling(data, cells, profiles),
+        ladder=rungs,
         startup=startup_summaries(read.samples, read.timed, read.standing),
         memory=memory_summaries(read.samples),
         picked=tuple(picked for cell in data for picked in picked_values(cell)),

@@ -25,7 +25,7 @@ from envcompare.analysis.model import (
     Tail,
 )
 from envcompare.analysis.model.profiling import QuantityRow
-from envcompare.run_folder.records import FactDifference, Scalar
+from envcompare.run_folder.records import Scalar
 from envcompare.text import assigned, visible
 
 Kind = Literal["text", "whole number", "number", "yes or no"]
@@ -311,12 +311,32 @@ def difference_table(run: RunComparison) -> list[Row]:
     """
     of_cells = ((cell, one) for cell, found in run.cell_differences.items() for one in found)
     every = chain(((None, one) for one in run.differences), of_cells)
-    return _typed((_difference_row(run, cell, one) for cell, one in every), DIFFERENCES)
+    rows = (
+        asdict(one)
+        | {
+            "run_id": run.run_id,
+            "cell": cell,
+            "reference_arm": run.reference_of(one.arm),
+            "reference_value": _json_text(one.reference),
+            "value": _json_text(one.value),
+        }
+        for cell, one in every
+    )
+    return _typed(rows, DIFFERENCES)
 
 
 def scaling_table(run: RunComparison) -> list[Row]:
     """Return environments and numbers of ranks, with the columns SCALING."""
-    return _typed(_scaling_rows(run), SCALING)
+    rows = (
+        asdict(scaling)
+        | {
+            "run_id": run.run_id,
+            "parameters": ",".join(assigned(scaling.parameters)),
+            "hosts": ",".join(scaling.hosts),
+        }
+        for scaling in run.views.scaling
+    )
+    return _typed(rows, SCALING)
 
 
 def whole_table(run: RunComparison) -> list[Row]:
@@ -494,15 +514,6 @@ def _quantity_rows(run: RunComparison) -> Iterator[Row]:
             yield from (place | _of_quantity(row) for row in of_arm.quantities)
 
 
-def _scaling_rows(run: RunComparison) -> Iterator[Row]:
-    for scaling in run.views.scaling:
-        texts = {
-            "parameters": ",".join(assigned(scaling.parameters)),
-            "hosts": ",".join(scaling.hosts),
-        }
-        yield asdict(scaling) | texts | {"run_id": run.run_id}
-
-
 def _of_quantity(row: QuantityRow) -> Row:
     values = asdict(row)
     return {f"value_{name}": value for name, value in values.items()} | {
@@ -510,16 +521,6 @@ def _of_quantity(row: QuantityRow) -> Row:
         "metric": row.name,
         "value_pass": row.kind,
         "reference_value_per_step": row.reference_per_step,
-    }
-
-
-def _difference_row(run: RunComparison, cell: str | None, difference: FactDifference) -> Row:
-    return asdict(difference) | {
-        "run_id": run.run_id,
-        "cell": cell,
-        "reference_arm": run.reference_of(difference.arm),
-        "reference_value": _json_text(difference.reference),
-        "value": _json_text(difference.value),
     }
 
 
@@ -536,23 +537,17 @@ def _typed(rows: Iterable[Row], columns: Mapping[str, Column]) -> list[Row]:
     return [{name: cleaned(row.get(name)) for name, cleaned in kinds} for row in rows]
 
 
-def _text(value: object) -> str | None:
-    return None if value is None else visible(str(value)) or None
-
-
 def _whole_number(value: object) -> int | None:
     if isinstance(value, int | float) and -_LARGEST_WHOLE <= value < _LARGEST_WHOLE:
         return int(value)
     return None
 
 
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-
-
 _CLEANED: Final[dict[Kind, Callable[[object], object]]] = {
-    "text": _text,
+    "text": lambda value: None if value is None else visible(str(value)) or None,
     "whole number": _whole_number,
-    "number": _number,
+    "number": lambda value: (
+        float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    ),
     "yes or no": lambda value: None if value is None else bool(value),
 }

@@ -141,7 +141,12 @@ def warnings(run: RunComparison) -> tuple[str, ...]:
 def _notes(run: RunComparison) -> tuple[str, ...]:
     """Return margin, controls, cautions, profiles and failures as sentences."""
     if is_timed(run):
-        texts = _notes_of_times(run)
+        labels = cell_labels(run)
+        texts = [margin_sentence(run), *mismatch_sentences(run)]
+        texts += [f"⚠ {text}" for text in host_sentences(run)]
+        texts += [control_sentence(cell, label=labels[cell.id], run=run) for cell in run.cells]
+        texts += [*thread_lines(run)[:_MOST_CAUTIONS], *filter(None, (as_run_sentence(run),))]
+        texts += guard_cautions(run)[:_MOST_CAUTIONS]
     else:
         gaps = dict.fromkeys(gap for one in run.profiles for gap in partly_measured(one))
         texts = [f"{NOT_MEASURED}, {names}: {reason}" for names, reason in gaps][:_MOST_CAUTIONS]
@@ -170,15 +175,6 @@ def _notes_of_failures(run: RunComparison) -> list[str]:
         texts += [f"  {word}: {one_line(text, most=LONGEST_REASON)}" for word, text in
                   (("why", why), ("try", failure.hint), ("log", failure.log)) if text]  # fmt: skip
     return texts
-
-
-def _notes_of_times(run: RunComparison) -> list[str]:
-    labels = cell_labels(run)
-    texts = [margin_sentence(run), *mismatch_sentences(run)]
-    texts += [f"⚠ {text}" for text in host_sentences(run)]
-    texts += [control_sentence(cell, label=labels[cell.id], run=run) for cell in run.cells]
-    texts += [*thread_lines(run)[:_MOST_CAUTIONS], *filter(None, (as_run_sentence(run),))]
-    return [*texts, *guard_cautions(run)[:_MOST_CAUTIONS]]
 
 
 def _notes_of_profiles(run: RunComparison) -> list[str]:

@@ -261,7 +261,14 @@ def cell_training(data: CellData, epochs: Iterable[Epoch]) -> CellTraining | Non
             )
             for arm in data.run.arms
         ),
-        **_agreement([ways[arm.id] for arm in data.run.arms if _is_alike(arm, data.reference)]),
+        # an arm with the parameters of the reference should have its values
+        **_agreement(
+            [
+                ways[arm.id]
+                for arm in data.run.arms
+                if not arm.is_control and arm.parameters == data.reference.parameters
+            ]
+        ),
     )
 
 
@@ -273,11 +280,6 @@ def _why_not(data: CellData, ways: Mapping[str, _Ways]) -> dict[str, str]:
         for event in failed
         if event.failure and (event in data.events or not ways.get(event.arm))
     }
-
-
-def _is_alike(arm: ArmRecord, reference: ArmRecord) -> bool:
-    """Tell whether an arm should have the values of the reference."""
-    return not arm.is_control and arm.parameters == reference.parameters
 
 
 def _is_net(data: CellData, epochs: Iterable[Epoch]) -> bool:

@@ -298,11 +298,24 @@ def compare_runs(before: ReadRun, after: ReadRun, *, allow_mismatch: bool = Fals
     )
     common = [key for key in second if key in first]
     if not common:
-        raise _nothing_common({before.comparison.run_id: first, after.comparison.run_id: second})
+        raise nothing_common(
+            "the two runs have no comparison in common",
+            {
+                run.comparison.run_id: [f"{arm} in {cell}" for cell, arm in compared]
+                for run, compared in ((before, first), (after, second))
+            },
+            hint="compare runs of the same hosts, workloads, parameters and environments",
+        )
     cells = tuple(dict.fromkeys(cell for cell, _ in common))
     unlike = mismatches(before, after, cells)
     if unlike and not allow_mismatch:
-        raise _refused(before, after, [mismatch_text(one, cells) for one in unlike])
+        raise refused(
+            f"{before.comparison.run_id} and {after.comparison.run_id} cannot be compared: the "
+            f"reference {after.comparison.reference_arm} or what it ran is not the same",
+            [mismatch_text(one, cells) for one in unlike],
+            hint="measure both on one machine with the same software, or add --allow-mismatch: "
+            "every result then says so",
+        )
     return RunChange(
         before=run_side(before),
         after=run_side(after),
@@ -320,6 +333,21 @@ def compare_runs(before: ReadRun, after: ReadRun, *, allow_mismatch: bool = Fals
         mismatches=unlike,
         cautions=tuple(_cautions(before, after, cells)),
     )
+
+
+def nothing_common(brief: str, compared: Mapping[str, list[str]], *, hint: str) -> ConfigError:
+    """Return the error with the comparisons that each run has, by its ID."""
+    texts = (
+        f"{run} has {first_few(names, most=_MOST_NAMED) or 'nothing that was timed'}"
+        for run, names in compared.items()
+    )
+    return ConfigError(brief, details="; ".join(texts), hint=hint)
+
+
+def refused(brief: str, texts: list[str], *, hint: str) -> ConfigError:
+    """Return the error with the first differences."""
+    more = f"; and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""
+    return ConfigError(brief, details="; ".join(texts[:_MOST_NAMED]) + more, hint=hint)
 
 
 def _check_two(before: ReadRun, after: ReadRun) -> None:
@@ -340,33 +368,6 @@ def _check_two(before: ReadRun, after: ReadRun) -> None:
                 "compare different things",
                 hint=f"run again with --reference {ours}",
             )
-
-
-def _nothing_common(compared: Mapping[str, Iterable[tuple[str, str]]]) -> ConfigError:
-    """Return the error with the cells and arms that each run compared."""
-    names = {run: [f"{arm} in {cell}" for cell, arm in keys] for run, keys in compared.items()}
-    return ConfigError(
-        "the two runs have no comparison in common",
-        details="; ".join(
-            f"{run} has {first_few(found, most=_MOST_NAMED) or 'nothing that was timed'}"
-            for run, found in names.items()
-        ),
-        hint="compare runs of the same hosts, workloads, parameters and environments",
-    )
-
-
-def _refused(before: ReadRun, after: ReadRun, texts: list[str]) -> ConfigError:
-    more = f"; and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""
-    reference, first, second = (
-        after.comparison.reference_arm, before.comparison.run_id, after.comparison.run_id
-    )  # )  # fmt: skip
-    return ConfigError(
-        f"{first} and {second} cannot be compared: the reference {reference} or what it ran is "
-        "not the same",
-        details="; ".join(texts[:_MOST_NAMED]) + more,
-        hint="measure both on one machine with the same software, or add --allow-mismatch: "
-        "every result then says so",
-    )
 
 
 def run_side(read: ReadRun) -> RunSide:

@@ -28,9 +28,11 @@ from envcompare.analysis.two_runs.changes import (
     ReadRun,
     arm_text,
     failed_floor,
+    nothing_common,
     of_design,
     of_work,
     read_of,
+    refused,
     run_side,
 )
 from envcompare.errors import ConfigError
@@ -41,11 +43,10 @@ from envcompare.run_folder.results import RunFolder, count_comparisons
 from envcompare.stats.acrosscells import HostValues, over_hosts, over_runs
 from envcompare.stats.intervals import level_together
 from envcompare.stats.verdicts import verdict
-from envcompare.text import assigned, first_few
+from envcompare.text import assigned
 
 _DESIGN: Final = ("threads", "stabilise")
 _SOFTWARE: Final = ("python.version", "torch.version", "torch.cuda")
-_MOST_NAMED: Final = 20
 _Work = tuple[str, str, str]  # workload, parameters, and the arm that contains its arms
 
 
@@ -101,10 +102,23 @@ def combine_runs(runs: Sequence[CombinableRun], *, allow_mismatch: bool = False)
         key: parts for key, parts in found.items() if len({run.run_id for run, _ in parts}) > 1
     }
     if not shared:
-        raise _nothing_common(runs)
+        raise nothing_common(
+            "no two of these runs have a comparison in common",
+            {
+                run.run_id: [f"{arm} in {_named(work)}" for work, arm in run.compared]
+                for run in runs
+            },
+            hint="combine runs of the same workloads, parameters and environments",
+        )
     unlike = tuple(_mismatches(shared.values()))
     if unlike and not allow_mismatch:
-        raise _refused(unlike)
+        raise refused(
+            "these runs cannot be combined: they did not time the same work against the same "
+            "reference",
+            [f"{one.first} → {one.other}: {one.mismatch.text}" for one in unlike],
+            hint="measure all of them with one envcompare and the same settings, or add "
+            "--allow-mismatch: the result then says so",
+        )
     margin = max(run.read.comparison.settings.margin for run in runs)
     level = level_together(len(shared))
     return CombinedRuns(
@@ -149,33 +163,6 @@ def _check_several(runs: Sequence[CombinableRun]) -> None:
             "combine takes two runs or more, not one",
             hint="envcompare combine RUN RUN…, or envcompare compare RUN",
         )
-
-
-def _nothing_common(runs: Sequence[CombinableRun]) -> ConfigError:
-    texts = (
-        f"{run.run_id} has "
-        + (
-            first_few([f"{arm} in {_named(work)}" for work, arm in run.compared], most=_MOST_NAMED)
-            or "nothing that was timed"
-        )
-        for run in runs
-    )
-    return ConfigError(
-        "no two of these runs have a comparison in common",
-        details="; ".join(texts),
-        hint="combine runs of the same workloads, parameters and environments",
-    )
-
-
-def _refused(unlike: tuple[RunMismatch, ...]) -> ConfigError:
-    texts = [f"{one.first} → {one.other}: {one.mismatch.text}" for one in unlike]
-    more = f"; and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""
-    return ConfigError(
-        "these runs cannot be combined: they did not time the same work against the same reference",
-        details="; ".join(texts[:_MOST_NAMED]) + more,
-        hint="measure all of them with one envcompare and the same settings, or add "
-        "--allow-mismatch: the result then says so",
-    )
 
 
 def _mismatches(

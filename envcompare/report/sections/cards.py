@@ -132,7 +132,6 @@ def _is_it_real(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line
 
 
 def _moved(verdicts: tuple[Verdict, ...]) -> list[Verdict]:
-    """Return the slower and faster comparisons, the largest difference first."""
     moved = (verdict for verdict in verdicts if verdict.amount)
     return sorted(moved, key=lambda verdict: -abs(verdict.log_ratio or 0.0))
 
@@ -144,7 +143,6 @@ def _doubt(cell: CellSummary) -> tuple[float, float]:
 
 
 def _width(cell: CellSummary) -> float:
-    """Return the width of a control's interval; infinite without an interval."""
     floor = cell.noise_floor
     if floor is None or floor.low is None or floor.high is None:
         return math.inf
@@ -187,8 +185,11 @@ def _why_of_profiles(run: RunComparison) -> list[Line]:
 
 
 def _on_purpose(run: RunComparison) -> list[Line]:
-    varied = [(arm, _varied(run, arm)) for arm in compared_arms(run)]
-    texts = [f"{arm} ({listed(names, most=3)})" for arm, names in varied if names]
+    varied: dict[str, dict[str, None]] = {arm: {} for arm in compared_arms(run)}
+    for difference in compared_differences(run):
+        if difference.fact_class == "varied" and not difference.part_of:
+            varied[difference.arm][fact(difference.key).name] = None
+    texts = [f"{arm} ({listed(list(names), most=3)})" for arm, names in varied.items() if names]
     if not texts:
         return []
     text = f"Different by design: {listed(texts)}."
@@ -296,12 +297,3 @@ def _dropped(run: RunComparison) -> list[Line]:
     )
     parts = [counted(count, noun) for count, noun in counts if count]
     return [_item(f"Left out: {listed(parts)}.", href="#method", link="Method")] if parts else []
-
-
-def _varied(run: RunComparison, arm: str) -> list[str]:
-    varied = (
-        one
-        for one in compared_differences(run)
-        if one.arm == arm and one.fact_class == "varied" and not one.part_of
-    )
-    return list(dict.fromkeys(fact(one.key).name for one in varied))

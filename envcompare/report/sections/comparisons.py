@@ -38,7 +38,6 @@ from envcompare.report import (
 from envcompare.report.sections import link
 from envcompare.report.wording import (
     NOT_MEASURED,
-    ONE_RESTART,
     cell_labels,
     has_programs,
     listed,
@@ -58,6 +57,7 @@ from envcompare.report.wording.verdicts import (
     SYMBOLS,
     WORDS,
     Verdict,
+    estimate_cell,
     estimate_line,
     find_estimate,
     outcome_badge,
@@ -363,14 +363,19 @@ def _parts_folds(run: RunComparison, rows: tuple[ComparedRow, ...]) -> tuple[Fol
     if not measured:
         return ()
     has_hosts = len({row.comparison.host for row in rows}) > 1
+
+    def figure(comparison: Comparison, estimate: Estimate | None) -> Words:
+        # in bold if the verdict rests on it
+        return estimate_cell(estimate, is_strong=estimate is comparison.deciding)
+
     table = table_of(
         "Typical step, mean and tail of each comparison",
         measured,
         ("Workload", "name", lambda row: row.work if has_hosts else row.verdict.cell),
         *((("Host", "name", lambda row: row.comparison.host),) * has_hosts),
         ("Environment", "name", _arm_cell),
-        ("Typical step", "number", lambda row: _estimate_cell(row, row.comparison.primary)),
-        ("Mean of all steps", "number", lambda row: _estimate_cell(row, row.comparison.mean)),
+        ("Typical step", "number", lambda row: figure(row.comparison, row.comparison.primary)),
+        ("Mean of all steps", "number", lambda row: figure(row.comparison, row.comparison.mean)),
         ("90th percentile", "number", lambda row: _percentile_cell(row.comparison.tail)),
         (
             f"Median on the clock\n{reference_name(run)} → this",
@@ -384,16 +389,6 @@ def _parts_folds(run: RunComparison, rows: tuple[ComparedRow, ...]) -> tuple[Fol
         ),
     )
     return (Fold(summary="Typical step, mean and tail", blocks=(Line(text=_PARTS), table)),)
-
-
-def _estimate_cell(row: ComparedRow, estimate: Estimate | None) -> Words:
-    """Return a change with its interval, in bold if the verdict rests on it."""
-    if estimate is None:
-        return NOT_MEASURED
-    if not estimate.has_size:
-        return ONE_RESTART
-    is_strong = estimate is row.comparison.deciding
-    return estimate_line(estimate.log_ratio, estimate.low, estimate.high, is_strong=is_strong)
 
 
 def _percentile_cell(tail: Tail | None) -> Words:

@@ -399,7 +399,13 @@ def groups_section(run: RunComparison) -> Section | None:
                         "number",
                         lambda estimate: _typical(estimate.values),
                     ),
-                    ("Unit", "text", _unit),
+                    (
+                        "Unit",
+                        "text",
+                        lambda estimate: (
+                            f"{estimate.unit}s" if estimate.log_ratio is not None else ""
+                        ),
+                    ),
                 )
             ),
             *(_effects(run) if effects else ()),
@@ -485,12 +491,14 @@ def _differences(run: RunComparison, rows: tuple[GroupDifference, ...], label: s
             for group in others
         ),
         ("Seen in", "text", lambda difference: visible(difference.arm)),
-        ("On", "text", _reach),
+        (
+            "On",
+            "text",
+            lambda difference: (
+                "all hosts of the groups" if difference.is_apart else "some hosts; others are alike"
+            ),
+        ),
     )
-
-
-def _reach(difference: GroupDifference) -> str:
-    return "all hosts of the groups" if difference.is_apart else "some hosts; others are alike"
 
 
 def _software(run: RunComparison) -> tuple[Block, ...]:
@@ -518,10 +526,6 @@ def _verdict(estimate: GroupEstimate) -> Words:
 
 def _interval(estimate: GroupEstimate) -> str:
     return "" if estimate.log_ratio is None else signed_interval(estimate.low, estimate.high)
-
-
-def _unit(estimate: GroupEstimate) -> str:
-    return f"{estimate.unit}s" if estimate.log_ratio is not None else ""
 
 
 def _typical(seconds: Mapping[str, float]) -> str:

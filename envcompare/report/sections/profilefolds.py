@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from envcompare.analysis.model import Outcome, RunComparison
 from envcompare.analysis.model.profiling import (
@@ -49,7 +49,6 @@ from envcompare.report.wording import (
 )
 from envcompare.report.wording.profilewords import by_arms, ledger_sentence, note_sentences
 from envcompare.report.wording.verdicts import EXPLAINED, outcome_badge
-from envcompare.run_folder.records import FactDifference
 from envcompare.text import counted, one_line, sentence, visible
 
 _MOST_ROWS: Final = 25  # of each table, if there are few tables
@@ -59,6 +58,7 @@ _ROWS_OF_PAGE: Final = 1200  # over all tables, which keeps a page with many cel
 _MOST_CELLS: Final = 24
 _MOST_COMPARISONS: Final = 40  # without a fold of their own
 _MOST_OPEN: Final = 3
+_Missing = TypeVar("_Missing", bound="tuple[str, ...]")  # names, reason, and perhaps a hint
 Outcomes = Mapping[tuple[str, str], Outcome]  # by cell and arm
 
 
@@ -171,7 +171,9 @@ def profile_blocks(
 
     A profile that no cell has, for the same reason, is named once above them.
     """
-    most, gaps, passes = rows_each(run), _shared_gaps(cells), _shared_passes(cells)
+    most = rows_each(run)
+    gaps = _shared([unmeasured(cell.profiles) for cell in cells])
+    passes = _shared([missing_passes(cell.profiles) for cell in cells])
     items = tuple(f"Not measured, {names}: {reason}" for names, reason in gaps)
     fold = Fold(
         summary="Not measured, for the same reason in every cell",
@@ -193,19 +195,11 @@ def profile_blocks(
     return (*lines, *folds, *((fold,) * bool(items)))
 
 
-def _shared_gaps(cells: tuple[ProfiledCell, ...]) -> tuple[tuple[str, str], ...]:
-    """Return what no cell measured, each with the reason."""
-    if len(cells) < 2:
+def _shared(by_cell: list[tuple[_Missing, ...]]) -> tuple[_Missing, ...]:
+    """Return what all of several cells lack for the same reason."""
+    if len(by_cell) < 2:
         return ()
-    first, *others = (unmeasured(cell.profiles) for cell in cells)
-    return tuple(gap for gap in first if all(gap in other for other in others))
-
-
-def _shared_passes(cells: tuple[ProfiledCell, ...]) -> tuple[tuple[str, str, str], ...]:
-    """Return the missing profiles that all of several cells lack for the same reason."""
-    if len(cells) < 2:
-        return ()
-    first, *others = (missing_passes(cell.profiles) for cell in cells)
+    first, *others = by_cell
     return tuple(missing for missing in first if all(missing in other for other in others))
 
 
@@ -223,7 +217,14 @@ def _cell_fold(  # noqa: PLR0913 — the cell, and what the page knows of it
     missing = (one for one in missing_passes(profiles) if one not in passes)
     devices = ", ".join(dict.fromkeys(profiles.devices))
     summary = Line(strong=cell.label, text=f"on {devices}" if devices else "")
-    differing = by_arms((fact.arm, _build_sentence(fact)) for fact in profiles.betrayed)
+    differing = by_arms(
+        (
+            fact.arm,
+            (fact.evidence or fact.sentence)
+            + (f" To tell it apart: {fact.remedy}." if fact.remedy else ""),
+        )
+        for fact in profiles.betrayed
+    )
     name, outcomes = f"Quantities of {cell.label}", _outcomes(run)
     blocks = quantity_blocks(profiles, label=name, said=gaps)
     is_untimed = any((profiles.cell, arm) not in outcomes for arm in cell.compared)
@@ -246,11 +247,6 @@ def _cell_fold(  # noqa: PLR0913 — the cell, and what the page knows of it
             *_passes_fold(cell, files),
         ),
     )
-
-
-def _build_sentence(fact: FactDifference) -> str:
-    how = f" To tell it apart: {fact.remedy}." if fact.remedy else ""
-    return f"{fact.evidence or fact.sentence}{how}"
 
 
 def _explained_line(cell: ProfiledCell) -> tuple[Line, ...]:
@@ -456,10 +452,6 @@ def _note(source: str, steps: int | None, left_out: int) -> str:
     return f"From {source}, {what}{rest}."
 
 
-def _average(row: OperatorRow) -> float | None:
-    return None if row.cpu_ns is None or not row.calls else row.cpu_ns / row.calls
-
-
 def _percent(value: float | None) -> str:
     return NOT_MEASURED if value is None else f"{value:.2f} %"
 
@@ -470,7 +462,11 @@ _OPERATOR_COLUMNS: Final[
     ("Self CPU %", lambda row: row.self_cpu_percent, _percent),
     ("Self CPU", lambda row: row.self_cpu_ns, time_text),
     ("CPU total", lambda row: row.cpu_ns, time_text),
-    ("CPU time avg", _average, time_text),
+    (
+        "CPU time avg",
+        lambda row: None if row.cpu_ns is None or not row.calls else row.cpu_ns / row.calls,
+        time_text,
+    ),
     ("Self CUDA", lambda row: row.self_device_ns, time_text),
     ("Self CUDA %", lambda row: row.self_device_percent, _percent),
     ("CUDA total", lambda row: row.device_ns, time_text),

@@ -203,18 +203,18 @@ def _crowded(run: RunComparison) -> Iterator[str]:
     for host, bound in cpus.items():
         known = len(bound) if isinstance(bound, list | tuple) else math.inf
         rows = (row for row in run.views.scaling if row.host == host and row.cell not in on_gpu)
-        many = {row.ranks for row in rows if _ranks_here(row) * threads > known}
+        many = {
+            row.ranks
+            for row in rows
+            # the ranks on the host of the first one
+            if math.ceil(row.ranks / max(1, len(row.hosts))) * threads > known
+        }
         if many:
             numbers = ",".join(map(str, sorted(many)))
             yield (
                 f"With ranks={numbers} more threads computed than {visible(host)} has CPUs "
                 f"({known}): their efficiency is that of too few CPUs."
             )
-
-
-def _ranks_here(row: Scaling) -> int:
-    """Return the number of ranks on the host of the first rank."""
-    return math.ceil(row.ranks / max(1, len(row.hosts)))
 
 
 def _networks(run: RunComparison) -> Iterator[str]:
@@ -373,7 +373,6 @@ def _training_table(run: RunComparison, training: CellTraining) -> Table:
     rates = {times.arm: times.samples_per_s for times in cell.step_times}
     reference = run.reference_in(training.cell)
     goal = run.settings.until
-
     return table_of(
         f"Time to the goal in {cell_labels(run).get(cell.id, cell.id)}",
         training.arms,

@@ -20,7 +20,6 @@ from envcompare.analysis.model import (
 )
 from envcompare.analysis.model.profiling import (
     ArmPhases,
-    ArmProfiles,
     CellProfiles,
     KernelDiff,
     Ledger,
@@ -63,7 +62,6 @@ from envcompare.report.sections.profiletables import differences_of, kernel_bloc
 from envcompare.report.wording import (
     NOT_MEASURED,
     NS,
-    ONE_RESTART,
     PLURALS,
     TimeScale,
     cell_labels,
@@ -94,6 +92,7 @@ from envcompare.report.wording.verdicts import (
     MOVED,
     clock_sentence,
     confounder_sentence,
+    estimate_cell,
     estimate_line,
 )
 from envcompare.text import counted, one_line, sentence, visible
@@ -129,13 +128,15 @@ def phase_table(phases: ArmPhases, *, label: str) -> Table:
         ("Phase", "text", lambda part: part.phase or ""),
         ("Share", "number", lambda part: f"{100 * part.share:.1f} %"),
         ("Time in the reference", "number", lambda part: time_text(part.reference_s * NS)),
-        ("Change", "number", _change),
+        (
+            "Change",
+            "number",
+            lambda part: estimate_line(
+                part.log_ratio, part.low, part.high, is_strong=part.is_distinguishable
+            ),
+        ),
         ("Change a step", "number", _difference),
     )
-
-
-def _change(part: PartDifference) -> Words:
-    return estimate_line(part.log_ratio, part.low, part.high, is_strong=part.is_distinguishable)
 
 
 def _difference(part: PartDifference) -> Words:
@@ -368,14 +369,14 @@ def _gap(
                if not known]  # fmt: skip
     if not missing:
         return ""
-    known = profiles.arms if profiles else ()
-    reasons = (text for arm in known if arm.arm in arms for text in _reasons(arm))
+    reasons = (
+        one_line(one.lacks.problem.reason)
+        for arm in (profiles.arms if profiles else ())
+        if arm.arm in arms
+        for one in arm.passes
+        if one.state != "ok" and one.lacks
+    )
     return visible(f"Not measured, {listed(missing)}: {sentence(next(reasons, NOT_PROFILED))}")
-
-
-def _reasons(arm: ArmProfiles) -> list[str]:
-    missing = (one.lacks for one in arm.passes if one.state != "ok" and one.lacks)
-    return [one_line(lacks.problem.reason) for lacks in missing]
 
 
 def _spread_blocks(
@@ -469,7 +470,8 @@ def _listing(text: str, rows: list[ComparedRow], *, is_figured: bool = False) ->
     places = linked(
         (
             Link(
-                text=f"{row.verdict.arm}, {row.verdict.cell}{_figures(row) * is_figured}",
+                text=f"{row.verdict.arm}, {row.verdict.cell}"
+                + f" ({row.verdict.number}, {row.verdict.interval})" * is_figured,
                 href=f"#{row.anchor}",
             )
             for row in ordered[:_MOST_LINKS]
@@ -479,10 +481,6 @@ def _listing(text: str, rows: list[ComparedRow], *, is_figured: bool = False) ->
     more = len(rows) - _MOST_LINKS
     end = (Span(text=f"; {more} more"),) if more > 0 else ()
     return Line(text=text, after=(*places, *end))
-
-
-def _figures(row: ComparedRow) -> str:
-    return f" ({row.verdict.number}, {row.verdict.interval})"
 
 
 def split_parts(split: Decomposition) -> tuple[tuple[str, str, Estimate | None, str], ...]:
@@ -507,7 +505,7 @@ def _split_part_blocks(split: Decomposition, row: ComparedRow, axis: Axis) -> tu
         drawn = mark(estimate, "reference", on=axis)
         shown = NOT_MEASURED if estimate is None else visible(arms)
         marks = Line(marks=(drawn,) if drawn else ())
-        return Line(text=name, below=(path,)), shown, _split_cell(estimate), marks
+        return Line(text=name, below=(path,)), shown, estimate_cell(estimate, is_strong=True), marks
 
     table = grid_of(
         f"Environment or software, {row.verdict.arm} in {label}",
@@ -546,18 +544,11 @@ def split_table(run: RunComparison) -> Table:
             (
                 visible(labels[split.cell]),
                 visible(split.arm),
-                *(_split_cell(estimate, arms) for _, _, estimate, arms in split_parts(split)),
+                *(
+                    estimate_cell(estimate, visible(arms), is_strong=True)
+                    for _, _, estimate, arms in split_parts(split)
+                ),
             )
             for split in run.views.decompositions
         ),
-    )
-
-
-def _split_cell(estimate: Estimate | None, arms: str = "") -> Words:
-    if estimate is None:
-        return NOT_MEASURED
-    if not estimate.has_size:
-        return ONE_RESTART
-    return estimate_line(
-        estimate.log_ratio, estimate.low, estimate.high, visible(arms), is_strong=True
     )

@@ -422,23 +422,6 @@ def _without_comparison(run: RunComparison, arm: str) -> Headline:
 
 def _untimed(run: RunComparison, arm: str) -> Headline:
     """Summarise the profiles of an arm that was only imported and has no verdict."""
-    lead, rest = _untimed_words(run, arm)
-    differences = tuple(one for one in run.differences if one.arm == arm)
-    return Headline(
-        arm=visible(arm),
-        outcome="not-run",
-        badge="not timed",
-        lead=lead,
-        rest=rest,
-        caution=confounder_sentence(differences, outcomes=frozenset({"not-run"})),
-    )
-
-
-def _untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
-    """Return the lead and the remainder for an arm that was not timed.
-
-    A run without any timing says so once.
-    """
     kernel_texts = (
         (one.cell, kernel_sentence(diff, reference=one.reference) + alone_text(one, arm))
         for one in run.profiles
@@ -455,9 +438,18 @@ def _untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
     elif not sentences:
         none = f"{arm} and {reference} have no profiles whose kernels can be compared."
         sentences = hidden_sentences(run, arm) or (none,)
+    # a run without any timing says so once
     others = [one.arm for one in run.arms if one.arm not in run.all_references]
-    caution = _NOT_TIMED if is_timed(run) or arm == others[0] else ""
-    return sentences[0], " ".join((*sentences[1:], caution)).rstrip()
+    not_timed = _NOT_TIMED if is_timed(run) or arm == others[0] else ""
+    differences = tuple(one for one in run.differences if one.arm == arm)
+    return Headline(
+        arm=visible(arm),
+        outcome="not-run",
+        badge="not timed",
+        lead=sentences[0],
+        rest=" ".join((*sentences[1:], not_timed)).rstrip(),
+        caution=confounder_sentence(differences, outcomes=frozenset({"not-run"})),
+    )
 
 
 def _arms_without_gpu_work(run: RunComparison) -> frozenset[str]:

@@ -7,7 +7,6 @@ from typing import Final
 
 from envcompare.analysis.model import (
     CellSummary,
-    Comparison,
     Drift,
     Estimate,
     HostDifference,
@@ -235,7 +234,12 @@ def level_sentence(run: RunComparison) -> str:
     deciding = [one.deciding for one in run.compared if one.deciding is not None]
     if not any(one.is_widened and _has_interval(one) for one in deciding):
         return ""
-    equal = [one for one in run.compared if _is_equal_by_its_level(one)]
+    # two one-sided tests at this level need no correction
+    equal = [
+        one
+        for one in run.compared
+        if one.outcome == "equivalent" and one.deciding and one.deciding.level == EQUAL_LEVEL
+    ]
     if len(equal) == len(deciding) and not run.settings.screen:
         return _equal_sentence(run, len(equal)).strip()
     if run.settings.screen:
@@ -255,12 +259,6 @@ def level_sentence(run: RunComparison) -> str:
         at = f" (each at {levels.pop()} on its own)" if len(levels) == 1 else ""
         text += f" and for all {run.settings.planned_comparisons} planned comparisons{at}"
     return f"{text}.{_equal_sentence(run, len(equal))}"
-
-
-def _is_equal_by_its_level(comparison: Comparison) -> bool:
-    """Say whether an environment is equivalent by two one-sided tests without a correction."""
-    said = comparison.deciding
-    return comparison.outcome == "equivalent" and said is not None and said.level == EQUAL_LEVEL
 
 
 def _equal_sentence(run: RunComparison, count: int) -> str:
@@ -436,7 +434,12 @@ def method_rules(run: RunComparison) -> tuple[tuple[str, str], ...]:
         ("PyTorch", " ".join(_wheel_sentences(run))),
         ("Hosts", " ".join(difference_sentences(run.between_hosts.differences))),
         ("Threads", threads_sentence(run)),
-        ("Memory and hash seed", _stabilising(run)),
+        (
+            "Memory and hash seed",
+            "fixed allocator thresholds, one hash seed a restart (--stabilise)"
+            if run.settings.stabilise
+            else "as they are (--no-stabilise)",
+        ),
         ("CPU", _holding(run)),
         ("Stopped arms", _pausing(run)),
         ("Untimed steps", _running_in(run)),
@@ -444,12 +447,6 @@ def method_rules(run: RunComparison) -> tuple[tuple[str, str], ...]:
         ("Watched", " ".join(_guard_sentences(run))),
     )
     return tuple((name, text) for name, text in rules if text)
-
-
-def _stabilising(run: RunComparison) -> str:
-    if not run.settings.stabilise:
-        return "as they are (--no-stabilise)"
-    return "fixed allocator thresholds, one hash seed a restart (--stabilise)"
 
 
 def _holding(run: RunComparison) -> str:

@@ -21,6 +21,8 @@ from envcompare.fingerprint import fact
 from envcompare.fingerprint.sentences import SEPARATE, describe
 from envcompare.report import Line, Span
 from envcompare.report.wording import (
+    NOT_MEASURED,
+    ONE_RESTART,
     change,
     factor_text,
     listed,
@@ -169,6 +171,17 @@ def estimate_line(
     return Line(strong=number, below=lines) if is_strong else Line(text=number, below=lines)
 
 
+def estimate_cell(estimate: Estimate | None, *below: str, is_strong: bool = False) -> Line | str:
+    """Return an estimate as a table cell, or why it has no size."""
+    if estimate is None:
+        return NOT_MEASURED
+    if not estimate.has_size:
+        return ONE_RESTART
+    return estimate_line(
+        estimate.log_ratio, estimate.low, estimate.high, *below, is_strong=is_strong
+    )
+
+
 def outcome_text(outcome: Outcome) -> str:
     """Return an outcome with its symbol: "▶ slower"."""
     return f"{SYMBOLS[outcome]} {WORDS[outcome]}"
@@ -244,8 +257,12 @@ def candidate_sentence(
             f"What else differs is not known: there is no fingerprint for {arm}"
             f"{' in some cells' if in_some_cells else ''}."
         )
+    if not candidates and not on_purpose:
+        return _NOTHING_DIFFERS
     if not candidates:
-        return visible(_on_purpose(on_purpose, arm))
+        names = dict.fromkeys(fact(one.key).name for one in on_purpose)
+        what = listed(list(names), most=_MOST_BY_DESIGN)
+        return visible(f"{arm} differs by design in {what}; see Environments.")
     rest = [one for one in candidates if one.fact_class != "confounder"]
     likely = [one for one in rest if one.is_felt is not False]
     texts = (
@@ -273,14 +290,6 @@ def _unlikely(differences: list[FactDifference]) -> str:
     named = _described(differences)
     verb = _differ(differences)
     return " ".join((f"{named[:1].upper()}{named[1:]} {verb} too.", *evidence))
-
-
-def _on_purpose(differences: tuple[FactDifference, ...], arm: str) -> str:
-    if not differences:
-        return _NOTHING_DIFFERS
-    names = dict.fromkeys(fact(one.key).name for one in differences)
-    what = listed(list(names), most=_MOST_BY_DESIGN)
-    return f"{arm} differs by design in {what}; see Environments."
 
 
 def _described(differences: list[FactDifference]) -> str:
