@@ -201,7 +201,9 @@ def _cell_profiles(cell: _ProfiledCell) -> CellProfiles | None:
 def _kernel_diffs(cell: _ProfiledCell) -> Iterable[KernelDiff]:
     for arm in cell.arms:
         both = cell.of(cell.reference), cell.of(arm)
-        pair = choose_pair(*both, _has_timed_kernels) or choose_pair(*both, has_kernels)
+        pair = choose_pair(
+            *both, lambda one: has_kernels(one) and is_of_program(one)
+        ) or choose_pair(*both, has_kernels)
         if pair is not None:
             yield kernel_diff(
                 profile_of(pair[0]),
@@ -209,10 +211,6 @@ def _kernel_diffs(cell: _ProfiledCell) -> Iterable[KernelDiff]:
                 names=(cell.reference, arm),
                 source=_sources(*pair),
             )
-
-
-def _has_timed_kernels(record: ProfileRecord) -> bool:
-    return has_kernels(record) and is_of_program(record)
 
 
 def _sources(before: ProfileRecord, after: ProfileRecord) -> str:

@@ -74,7 +74,9 @@ Rows = tuple[QuantityRow, ...]
 Key = tuple[str, str, Tool | None, int | None, int | None, int]
 """Name, pass, tool, GPU, rank, and a number for repetitions within one profile."""
 _INTENSITY: Final = "arithmetic_intensity"
-_FLOPS: Final = ("flops_fp64", "flops_fp32", "flops_fp16", "flops_tensor")
+_FLOPS_DONE: Final[tuple[str, ...]] = ("flops_fp64", "flops_fp32", "flops_fp16")
+_TENSOR: Final = "flops_tensor"
+_FLOPS: Final = (*_FLOPS_DONE, _TENSOR)
 _BYTES: Final = "dram_bytes"
 
 
@@ -103,7 +105,14 @@ def quantity_rows(
     """
     held = {arm: tuple(records) for arm, records in by_arm.items()}
     rows = {arm: _rows(records, partial) for arm, records in held.items()}
-    covers = {arm: _traced_steps(records) for arm, records in held.items()}
+    covers: dict[str, dict[tuple[str, Tool], int | None]] = {
+        arm: {
+            (record.kind, profile_of(record).tool): profile_of(record).steps
+            for record in usable(records)
+            if is_of_program(record)  # a trace, which contains all copies
+        }
+        for arm, records in held.items()
+    }
     for arm, quantities in timed.items():
         rows.setdefault(arm, {}).update(
             (_key(one, "timing", None), _row(one, "timing")) for one in quantities
@@ -122,13 +131,6 @@ def quantity_rows(
         )
         for arm, found in rows.items()
     }
-
-
-def _traced_steps(records: Iterable[ProfileRecord]) -> dict[tuple[str, Tool], int | None]:
-    """Return the steps of each trace by pass and tool; a trace contains all copies."""
-    traces = (record for record in usable(records) if is_of_program(record))
-    profiles = ((record.kind, profile_of(record)) for record in traces)
-    return {(kind, profile.tool): profile.steps for kind, profile in profiles}
 
 
 def _absent_copies(
@@ -350,10 +352,6 @@ MOST_KERNELS: Final = 20  # per arm; the total includes all
 TOTAL: Final = "all kernels"
 _STEP: Final = "a step of the model"
 _NS: Final = 1e9
-_BYTES_MOVED: Final = "dram_bytes"
-_FLOPS_DONE: Final[tuple[str, ...]] = ("flops_fp64", "flops_fp32", "flops_fp16")
-_TENSOR: Final = "flops_tensor"
-
 _Key = tuple[str, Dim | None, Dim | None]
 
 
@@ -380,7 +378,10 @@ class _Counted:
     def take(self, kernel: Kernel) -> None:
         self.kernels += 1
         self.calls += kernel.calls
-        for name, value in _sums(kernel).items():
+        sums = {name.removeprefix("flops_"): value for name, value in _flops(kernel).items()}
+        if _BYTES in kernel.metrics:
+            sums[_BYTES] = kernel.metrics[_BYTES]
+        for name, value in sums.items():
             self.sums[name] += value
             self.counted_kernels[name] += 1
 
@@ -589,7 +590,7 @@ def _kernel_work(records: Records) -> tuple[tuple[_Work, ...], str]:
     traffic = [
         record
         for record in usable(records)
-        if any(_BYTES_MOVED in one.metrics for one in profile_of(record).kernels)
+        if any(_BYTES in one.metrics for one in profile_of(record).kernels)
     ]
     flops, moved = _tables(counters), _tables(traffic)
     kernels = profile_of(trace).kernels
@@ -600,26 +601,18 @@ def _kernel_work(records: Records) -> tuple[tuple[_Work, ...], str]:
     )
 
 
-def _sums(kernel: Kernel) -> dict[str, float]:
-    """Return FLOPs by precision, and bytes, over all launches of a kernel."""
-    sums = {name.removeprefix("flops_"): value for name, value in _flops(kernel).items()}
-    if _BYTES_MOVED in kernel.metrics:
-        sums[_BYTES_MOVED] = kernel.metrics[_BYTES_MOVED]
-    return sums
-
-
 def _flops(kernel: Kernel) -> dict[str, float]:
     """Return FLOPs by quantity name; the sum over tensor types only if types are missing."""
     plain = {name: kernel.metrics[name] for name in _FLOPS_DONE if name in kernel.metrics}
-    types = {n: v for n, v in kernel.metrics.items() if _is_tensor_type(n)}
+    types = {
+        name: value
+        for name, value in kernel.metrics.items()
+        # integer operations are not FLOPs
+        if name.startswith(f"{_TENSOR}_") and not name.startswith(f"{_TENSOR}_int")
+    }
     if not types and kernel.metrics.get(_TENSOR):
         types = {_TENSOR: kernel.metrics[_TENSOR]}
     return {**plain, **types}
-
-
-def _is_tensor_type(name: str) -> bool:
-    # integer operations are not FLOPs
-    return name.startswith(f"{_TENSOR}_") and not name.startswith(f"{_TENSOR}_int")
 
 
 def _tables(records: Iterable[ProfileRecord]) -> _Tables:
@@ -656,10 +649,10 @@ def _find(tables: _Tables, kernel: Kernel) -> _Counted | None:
 def _work(kernel: Kernel, flops: _Counted | None, moved: _Counted | None) -> _Work | None:
     if flops is None or not kernel.total_ns:
         return None
-    each = {name: flops.mean(name) for name in flops.sums if name != _BYTES_MOVED}
+    each = {name: flops.mean(name) for name in flops.sums if name != _BYTES}
     if None in each.values():
         return None
-    bytes_each = moved.mean(_BYTES_MOVED) if moved else None
+    bytes_each = moved.mean(_BYTES) if moved else None
     return _Work(
         name=kernel.name,
         calls=kernel.calls,

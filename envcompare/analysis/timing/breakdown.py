@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -551,16 +551,15 @@ def ladder(
         prints={(one.cell, one.arm): one for one in around.read.fingerprints},
         surroundings=around,
     )
-    return tuple(step for data, summary in cells for step in _rungs(data, summary, known))
-
-
-def _rungs(data: CellData, summary: CellSummary, known: _Judged) -> Iterator[LadderStep]:
-    below = {arm.id: lower for arm, lower in _steps(data)}
-    for arm in data.run.arms:
-        if arm.id in below:
-            yield _measured(data, summary, (arm, below[arm.id]), known)
-        elif arm.rung:
-            yield _alone(data, arm)
+    rungs: list[LadderStep] = []
+    for data, summary in cells:
+        below = {arm.id: lower for arm, lower in _steps(data)}
+        for arm in data.run.arms:
+            if arm.id in below:
+                rungs.append(_measured(data, summary, (arm, below[arm.id]), known))
+            elif arm.rung:
+                rungs.append(_alone(data, arm))
+    return tuple(rungs)
 
 
 def _alone(data: CellData, arm: ArmRecord) -> LadderStep:

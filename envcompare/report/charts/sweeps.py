@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -344,32 +344,31 @@ class Sweep:
 def sweeps(run: RunComparison) -> tuple[Sweep, ...]:
     """Return every sweep of the run, in the order of its cells."""
     comparisons = {(one.cell, one.arm): one for one in run.comparisons}
-
-    def arms_of(cells: Mapping[float, str]) -> tuple[str, ...]:
-        """Return the arms that are compared in one of the cells."""
-        return tuple(
+    made: list[Sweep] = []
+    for (host, workload, parameter, fixed), cells in _grouped(run).items():
+        arms = tuple(
             arm
             for arm in compared_arms(run)
             if any((cell, arm) in comparisons for cell in cells.values())
         )
-
-    return tuple(
-        Sweep(
-            host=host,
-            workload=workload,
-            parameter=parameter,
-            fixed=fixed,
-            values=tuple(sorted(cells)),
-            arms=arms_of(cells),
-            points=tuple(
+        if len(cells) > 1 and arms:
+            points = tuple(
                 SweepPoint(value=value, arm=arm, comparison=comparisons.get((cells[value], arm)))
-                for arm in arms_of(cells)
+                for arm in arms
                 for value in sorted(cells)
-            ),
-        )
-        for (host, workload, parameter, fixed), cells in _grouped(run).items()
-        if len(cells) > 1 and arms_of(cells)
-    )
+            )
+            made.append(
+                Sweep(
+                    host=host,
+                    workload=workload,
+                    parameter=parameter,
+                    fixed=fixed,
+                    values=tuple(sorted(cells)),
+                    arms=arms,
+                    points=points,
+                )
+            )
+    return tuple(made)
 
 
 def _grouped(run: RunComparison) -> dict[tuple[str, str, str, _Fixed], dict[float, str]]:

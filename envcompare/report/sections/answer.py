@@ -174,18 +174,12 @@ def _answer_row(
             words.arm,
             Line(text=words.cell, href=f"#{folds.get(row.anchor) or elsewhere}"),
             Line(before=badges(words), below=(remark,), style=style),
-            _change_line(words),
+            Line(strong=words.number, below=(words.interval,)) if words.number else NOT_MEASURED,
             Line(marks=(row.mark,) if row.mark else ()),
             Line(text=row.steps, below=(TYPICAL * words.is_typical,)),
             _engine_start(run, row.comparison),
         ),
     )
-
-
-def _change_line(words: Verdict) -> Words:
-    if not words.number:
-        return NOT_MEASURED
-    return Line(strong=words.number, below=(words.interval,))
 
 
 def _cut(words: Verdict) -> str:
@@ -411,7 +405,13 @@ def _host_blocks(run: RunComparison, rows: list[ComparedRow]) -> tuple[Block, ..
         return ()
     columns = tuple(dict.fromkeys(place for cells in by_host.values() for place in cells))
     odd = {host for one in run.between_hosts.estimates for host in one.odd_hosts}
-    ordered = sorted(by_host, key=lambda host: _urgency(host in odd, list(by_host[host].values())))
+
+    def urgency(host: str) -> tuple[bool, int, float]:
+        of_host = by_host[host].values()
+        first = min(_ORDER.index(row.verdict.outcome) for row in of_host)
+        return host not in odd, first, -max(row.size for row in of_host)
+
+    ordered = sorted(by_host, key=urgency)
     shown = columns[:_MOST_COLUMNS]
     table = grid_of(
         "Hosts",
@@ -431,11 +431,6 @@ def _host_blocks(run: RunComparison, rows: list[ComparedRow]) -> tuple[Block, ..
     )
     intro = "A row for each host: those far from the others first, then by verdict and size."
     return (Line(text=intro), table)
-
-
-def _urgency(is_odd: bool, rows: list[ComparedRow]) -> tuple[bool, int, float]:  # noqa: FBT001 — a sort key
-    first = min(_ORDER.index(row.verdict.outcome) for row in rows)
-    return not is_odd, first, -max(row.size for row in rows)
 
 
 def _cell(row: ComparedRow | None) -> Words:

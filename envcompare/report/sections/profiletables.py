@@ -206,13 +206,15 @@ def fact_lines(profiles: CellProfiles) -> tuple[QuantityLine, ...]:
         built = [", ".join(arm.builds) or "none" for arm in profiles.arms]
         named["builds in kernel names"] = built
     return tuple(
-        QuantityLine(quantity="", name=name, per="", basis="", cells=tuple(map(_fact, texts)))
+        QuantityLine(
+            quantity="",
+            name=name,
+            per="",
+            basis="",
+            cells=tuple(QuantityCell(text=visible_line(text) or _UNKNOWN) for text in texts),
+        )
         for name, texts in named.items()
     )
-
-
-def _fact(text: str) -> QuantityCell:
-    return QuantityCell(text=visible_line(text) or _UNKNOWN)
 
 
 def leading_tables(run: RunComparison) -> tuple[Table, ...]:
@@ -548,14 +550,14 @@ def _kernel_table(
         (visible(diff.arm), "number", lambda row: time(row, row.arm_ns, "only-reference")),
         ("Change", "number", moved),
         ("", "bar", bar),
-        ("Launches", "figure", _launches),
+        (
+            "Launches",
+            "figure",
+            lambda row: f"{number_text(row.reference_launches)} → {number_text(row.arm_launches)}",
+        ),
         caption=f"Time {per} in {scale.unit}, launches {per}",
         named=1,
     )
-
-
-def _launches(row: KernelDiffRow) -> str:
-    return f"{number_text(row.reference_launches)} → {number_text(row.arm_launches)}"
 
 
 def _change(row: KernelDiffRow) -> float | None:

@@ -564,16 +564,11 @@ def estimate_sentence(run: RunComparison, estimate: GroupEstimate) -> str:
     """Return "cnn in vm: cloud is 8.4 % slower than metal (8.0 to 8.7 %)."."""
     work = group_work(estimate)
     lead = f"{work}, {subject_text(estimate)}" if estimate.against else f"{work} in {estimate.arm}"
-    return visible(f"{lead}: {_claim(run, estimate)}{MIXED * estimate.is_confounded}.")
-
-
-def _claim(run: RunComparison, estimate: GroupEstimate) -> str:
-    """State how the group compares with the first one."""
     if estimate.log_ratio is None:
-        return f"not compared: {estimate.why_not}"
-    if estimate.against:
-        return _effect_claim(run, estimate)
-    return _time_claim(run, estimate)
+        claim = f"not compared: {estimate.why_not}"
+    else:
+        claim = (_effect_claim if estimate.against else _time_claim)(run, estimate)
+    return visible(f"{lead}: {claim}{MIXED * estimate.is_confounded}.")
 
 
 def _sides(estimate: GroupEstimate) -> tuple[str, str]:

@@ -106,13 +106,12 @@ def worded_gates(
 ) -> tuple[GateResult, ...]:
     """Return the results with the sentence of each gate and of each finding."""
     results = tuple(results)
-    gates = frozenset(result.gate for result in results)
     naming = _Naming(
         labels=labels,
         reference=reference,
         references=references,
         is_change=is_change,
-        gates=gates,
+        gates=frozenset(result.gate for result in results),
     )
     return tuple(
         msgspec.structs.replace(
