@@ -170,19 +170,18 @@ def _listed(folder: Path, needed: str) -> Iterator[str]:
             _asked("init", "-q", "--bare", empty)
             words = (f"--git-dir={empty}", f"--work-tree={folder}", "-C", str(folder))
             names = _asked(*words, *_LIST)
-    yield from _walked(folder) if names is None else _useful(names)
+    if names is None:
+        yield from _walked(folder)
+        return
+    paths = [PurePosixPath(name) for name in names]
+    marked = {path.parent for path in paths if path.name in _MARKS} - {PurePosixPath()}
+    yield from (str(path) for path in paths if marked.isdisjoint(path.parents))
 
 
 def _asked(*words: str) -> list[str] | None:
     """Return the lines Git prints; None if it fails or is not installed."""
     done = run(LOCAL, Command(argv=(*_GIT, *words)), timeout_s=_LISTING_S)
     return list(filter(None, done.stdout.split("\0"))) if done.succeeded else None
-
-
-def _useful(names: list[str]) -> Iterator[str]:
-    paths = [PurePosixPath(name) for name in names]
-    marked = {path.parent for path in paths if path.name in _MARKS} - {PurePosixPath()}
-    return (str(path) for path in paths if marked.isdisjoint(path.parents))
 
 
 def _walked(folder: Path) -> Iterator[str]:

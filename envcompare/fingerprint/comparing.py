@@ -348,7 +348,9 @@ def _difference(pair: FingerprintPair, part: _Part) -> FactDifference:
         and (pair.is_one_environment or pair.are_lines)
         and not is_without_effect(key)
     ):
-        fact_class, evidence = "possible-influence", _of_purpose(key)
+        purpose = fact(key).purpose
+        text = f"{purpose.felt_by[0].upper()}{purpose.felt_by[1:]}." if purpose else ""
+        fact_class, evidence = "possible-influence", Evidence(text=text)
     if fact_class not in EXPLAINING:
         evidence = Evidence()
     return FactDifference(
@@ -361,12 +363,6 @@ def _difference(pair: FingerprintPair, part: _Part) -> FactDifference:
         evidence=evidence.text,
         is_felt=evidence.is_felt,
     )
-
-
-def _of_purpose(key: str) -> Evidence:
-    """Return what the difference affects if both arms belong to one environment."""
-    purpose = fact(key).purpose
-    return Evidence(text=f"{purpose.felt_by[0].upper()}{purpose.felt_by[1:]}." if purpose else "")
 
 
 def _is_computing(pair: FingerprintPair, entry: str) -> bool:
@@ -393,24 +389,22 @@ def _following(
     pair: FingerprintPair, difference: FactDifference, classes: dict[str, FactClass]
 ) -> FactDifference:
     """Return a difference, with the key of the one that represents it."""
-    leader = _leader_of_libraries(pair, difference, classes) or _leader(difference.key, classes)
+    key, group = difference.key, fact(difference.key).group
+    leader = _leader_of_libraries(pair, difference, classes)
+    if not leader:
+        before = group[: group.index(key)] if group else ()
+        leader = next(
+            (one for one in before if classes.get(one) in {"confounder", classes[key]}), ""
+        )
     if leader:
         return replace(difference, part_of=leader)
-    if fact(difference.key).group == INSTALLED and INSTALLED_PARTS in classes:
+    if group == INSTALLED and INSTALLED_PARTS in classes:
         return replace(difference, part_of=INSTALLED_PARTS, fact_class=classes[INSTALLED_PARTS])
-    is_explained = fact(difference.key).group == INSTALLED and "packages.not_imported" in classes
+    is_explained = group == INSTALLED and "packages.not_imported" in classes
     if is_explained and difference.fact_class == "confounder":
         text = "Packages differ that this workload does not import; that may be the only cause."
         return replace(difference, fact_class="possible-influence", evidence=text)
     return difference
-
-
-def _leader(key: str, classes: dict[str, FactClass]) -> str:
-    """Return the fact that represents this one; empty if it represents itself."""
-    group = fact(key).group
-    before = group[: group.index(key)] if group else ()
-    enough = {"confounder", classes[key]}
-    return next((one for one in before if classes.get(one) in enough), "")
 
 
 def _leader_of_libraries(

@@ -416,7 +416,9 @@ def _quota(pair: FingerprintPair, key: str) -> Evidence:
     stopped = [pair.context.throttled_ns, *_counts(pair, (THROTTLED,))]
     stops_ns = [ns for ns in stopped if ns is not None]
     if any(stops_ns):
-        text = f"It stopped the workload for {_time(sum(stops_ns))} while it was measured: {ran}."
+        ns = sum(stops_ns)
+        time = f"{ns / 1e9:.1f} s" if ns >= _SHOWN_IN_S else f"{ns / 1e6:.0f} ms"
+        text = f"It stopped the workload for {time} while it was measured: {ran}."
         return Evidence(is_felt=True, text=text)
     is_measured = pair.context.throttled_ns is not None  # in each block; of a command once
     if quota < (pair.threads if is_measured else threads):
@@ -445,10 +447,6 @@ def _cpu_set(pair: FingerprintPair, key: str) -> Evidence:
 
 def _cpus(number: float) -> str:
     return f"{number:g} {'CPU' if number == 1 else 'CPUs'}"
-
-
-def _time(ns: int) -> str:
-    return f"{ns / 1e9:.1f} s" if ns >= _SHOWN_IN_S else f"{ns / 1e6:.0f} ms"
 
 
 def _interposed(pair: FingerprintPair, key: str) -> Evidence:

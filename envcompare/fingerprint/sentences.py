@@ -85,14 +85,12 @@ def _parts(differing: tuple[str, ...]) -> str:
     for entry in differing:
         file = part_file(entry)
         files.setdefault(part_name(entry), {}).update({file: None} if file else {})
-    words = [_of_part(part, tuple(names)) for part, names in files.items()]
+    words = []
+    for part, names in files.items():
+        package = part.replace("==", " ")
+        more = f" and {len(names) - 1} more files" if len(names) > 1 else ""
+        words.append(f"{package}: {next(iter(names))}{more}" if names else package)
     return visible_line(first_few(words, most=_MOST_PARTS, between="; "))
-
-
-def _of_part(part: str, names: tuple[str, ...]) -> str:
-    package = part.replace("==", " ")
-    more = f" and {len(names) - 1} more files" if len(names) > 1 else ""
-    return f"{package}: {names[0]}{more}" if names else package
 
 
 def _changes(before: tuple[str, ...], after: tuple[str, ...]) -> str:
@@ -106,7 +104,6 @@ def _changes(before: tuple[str, ...], after: tuple[str, ...]) -> str:
 
 
 def _spans(value: FingerprintValue) -> str:
-    """Return a list of CPUs as the kernel writes it, "0-3,6"."""
     if not isinstance(value, tuple):
         return _word(value)
     spans: list[list[str]] = []
@@ -316,7 +313,6 @@ def _envcompare(pair: FingerprintPair, envs: str, *, replaced: str = "") -> str:
 
 
 def _arm_text(arm: ArmRecord) -> str:
-    """Return an arm as `--envs` takes it."""
     if arm.reference:
         return f"{arm.id}={arm.environment}:{arm.reference}"
     return arm.environment if arm.stack != "host" else f"{arm.environment}@{arm.stack}"

@@ -473,7 +473,14 @@ class Generation:
             self.tuning.run_in_s = max(self.tuning.run_in_s, QUOTA_RUN_IN_S)
         reference = self.context.reference
         step_s = _mean_s(blocks[reference])
-        if (failure := _too_short(reference, step_s)) is not None:
+        if step_s < _MIN_STEP_S:
+            # The clock cannot tell such a step from the reading of the clock.
+            failure = Failure(
+                phase="step",
+                brief=f"{reference}: a step takes {step_s * 1e6:.2g} µs, up to 1 µs of it for "
+                "reading the clocks",
+                hint="put more work into a step, for example 1000 rounds of what it does now",
+            )
             self.workers.drop(reference, failure)
             return
         is_on_gpu = self.context.is_line and bool(blocks[reference].gpu_ns)
@@ -540,7 +547,10 @@ class Generation:
             self.keep(block)
             self.context.recorder.sample(block)
             self._works_outside |= self._works(ran)
-            can_hold = can_hold and _can_be_held(ran, cpu)
+            # A block on one CPU is as it is without, if its only thread never gave the CPU up. A
+            # kernel that reports no wait for a CPU, such as gVisor's, may ignore the affinity.
+            is_alone = ran.threads == 1 and ran.voluntary_switches == 0 and ran.wait_ns is not None
+            can_hold = can_hold and is_alone and (cpu is None or ran.is_held)
             cpu = ran.cpu if ran.is_held else None
         settling, held = self.tuning.settling, self.tuning.held
         if not is_warmup:
@@ -623,15 +633,6 @@ def _steps(
     return lambda worker: worker.run(count, limit_s, cpu=cpu, turn=turn)
 
 
-def _can_be_held(ran: Ran, cpu: int | None) -> bool:
-    """Tell whether a block on one CPU is as it is without: of one thread that never gave it up.
-
-    A kernel that reports no wait for a CPU, such as gVisor's, may ignore the affinity.
-    """
-    is_alone = ran.threads == 1 and ran.voluntary_switches == 0 and ran.wait_ns is not None
-    return is_alone and (cpu is None or ran.is_held)
-
-
 def have_like_cpus(hellos: Iterable[Hello]) -> bool:
     """Tell whether arms may use the same CPUs, each as near to all memory, and use no GPU."""
     found = [(hello.device, hello.fingerprint or {}) for hello in hellos]
@@ -644,17 +645,6 @@ def have_like_cpus(hellos: Iterable[Hello]) -> bool:
 def _mean_s(ran: Ran) -> float:
     """Return the mean of the steps of a block: a GPU waits in the last one."""
     return sum(ran.wall_ns) / len(ran.wall_ns) / 1e9
-
-
-def _too_short(arm: str, step_s: float) -> Failure | None:
-    """Refuse a step that the clock cannot tell from the reading of the clock."""
-    if step_s >= _MIN_STEP_S:
-        return None
-    return Failure(
-        phase="step",
-        brief=f"{arm}: a step takes {step_s * 1e6:.2g} µs, up to 1 µs of it for reading the clocks",
-        hint="put more work into a step, for example 1000 rounds of what it does now",
-    )
 
 
 @dataclass(slots=True)

@@ -279,7 +279,10 @@ class ProfilePass:
         except ProfileError as error:
             return self._missing(worker.arm, kind, failed(error))
         if profile is None:
-            return self._missing(worker.arm, kind, _unanswered(reply))
+            brief = reply.reason or "the profiler found nothing and gave no reason"
+            why: Lack = "failed" if reply.has_failed else "not-measured"
+            problem = Problem(brief=brief, hint=reply.hint)
+            return self._missing(worker.arm, kind, Lacking(why=why, problem=problem))
         if raw and raw.stat().st_size > KEPT_BYTES:
             raw.unlink()
             raw = None
@@ -467,12 +470,6 @@ def _without_secret(raw: Path | None) -> tuple[Path | None, Lacking | None]:
     raw.unlink()
     brief = f"its raw file holds {name}, which may be a secret, and was not kept"
     return None, Lacking(why="raw-not-kept", problem=Problem(brief=brief))
-
-
-def _unanswered(reply: Profiled) -> Lacking:
-    brief = reply.reason or "the profiler found nothing and gave no reason"
-    why: Lack = "failed" if reply.has_failed else "not-measured"
-    return Lacking(why=why, problem=Problem(brief=brief, hint=reply.hint))
 
 
 def _partial(reply: Profiled) -> Lacking | None:

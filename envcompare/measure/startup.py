@@ -500,26 +500,24 @@ class ProcessPass:
 
 def _cautions(program: Program, runs: Iterable[ProcessRun], reference: str) -> tuple[str, ...]:
     good = [run for run in runs if run.status == "ok"]
-    texts = [_unmatched(name, good) for name, _ in program.measures]
+    arms = dict.fromkeys(run.arm for run in good)
+    texts: list[str] = []
+    for name, _ in program.measures:
+        telling = {run.arm for run in good if name in run.values}
+        silent = [arm for arm in arms if arm not in telling]
+        if silent:
+            where = "any arm" if len(silent) == len(arms) else ", ".join(silent)
+            texts.append(
+                f"the measure {name} found no number in the output of {where}: compare its "
+                "expression with the log"
+            )
     seconds = [run.wall_ns / 1e9 for run in good if run.arm == reference]
     if seconds and median(seconds) < _SHORT_S:
         texts.append(
             f"one process takes {1000 * median(seconds):.1f} ms, most of it to start a process: "
             "give the command more to do"
         )
-    return tuple(text for text in texts if text)
-
-
-def _unmatched(name: str, runs: list[ProcessRun]) -> str:
-    arms = dict.fromkeys(run.arm for run in runs)
-    silent = [arm for arm in arms if not any(name in run.values for run in runs if run.arm == arm)]
-    if not silent:
-        return ""
-    where = "any arm" if len(silent) == len(arms) else ", ".join(silent)
-    return (
-        f"the measure {name} found no number in the output of {where}: compare its expression with "
-        "the log"
-    )
+    return tuple(texts)
 
 
 _CAPTURED = (

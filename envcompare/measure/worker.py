@@ -151,8 +151,16 @@ class Worker:
 
     def _use_log(self, log: Path, log_name: str) -> None:
         self.log, self.log_name = log, log_name
+        # A log that is full keeps only its end: each restart writes to the same one.
         with suppress(OSError):
-            _make_room(log)
+            with open(log, "ab", opener=open_private) as stream:
+                size_bytes = stream.tell()
+            if size_bytes > LOG_LIMIT_BYTES:
+                with log.open("rb") as stream:
+                    stream.seek(-_KEPT_LOG_BYTES, os.SEEK_END)
+                    kept = stream.read()
+                left_out = size_bytes - len(kept)
+                log.write_bytes(b"... %d bytes of earlier workers are left out\n" % left_out + kept)
         # Each restart writes to the same file, and `tail` is to show no lines of an earlier worker.
         self._log_start = log.stat().st_size if log.exists() else 0
 
@@ -549,15 +557,3 @@ class Worker:
     def _close_stdin(self) -> None:
         with suppress(OSError, ValueError):
             self._process.stdin.close()
-
-
-def _make_room(log: Path) -> None:
-    """Make a log, or keep only the end of one that is full: each restart writes to the same."""
-    with open(log, "ab", opener=open_private) as stream:
-        size_bytes = stream.tell()
-    if size_bytes > LOG_LIMIT_BYTES:
-        with log.open("rb") as stream:
-            stream.seek(-_KEPT_LOG_BYTES, os.SEEK_END)
-            kept = stream.read()
-        left_out = size_bytes - len(kept)
-        log.write_bytes(b"... %d bytes of earlier workers are left out\n" % left_out + kept)

@@ -279,8 +279,13 @@ class CellWorkers:
                     self.roster.exhausted.add(arm)
                     context.note("caution", arm=arm, text=f"{error.brief}: {error.hint}")
                 return None
-            if arm not in self.roster.hellos:
-                _keep_surroundings(context, self._workers[arm], error)
+            if arm not in self.roster.hellos and error.phase in _ANSWERING:
+                # What is around a worker that has failed and still answers may say why.
+                worker = self._workers[arm]
+                worker.send_facts()
+                with suppress(WorkloadError):
+                    facts = worker.await_facts().fingerprint
+                    context.recorder.fingerprint(worker.arm, facts, taken="start")
             self.drop(arm, failure_of(error))
             return None
 
@@ -346,15 +351,19 @@ class CellWorkers:
             self._keep(arm, hello.fingerprint or {}, taken="start")
             if arm not in self._workers:
                 return
-            text = f"generations by {hello.generation}: {hello.generation_reason}"
             context.note(
                 "arm-ready",
                 arm=arm,
-                text=text,
+                text=f"generations by {hello.generation}: {hello.generation_reason}",
                 values={"generation": hello.generation, "why": hello.generation_reason},
             )
-            if arm == context.reference and (caution := _one_cpu_caution(hello)):
-                context.note("caution", text=caution)
+            cpus = (hello.fingerprint or {}).get("cpu.affinity")
+            if arm == context.reference and isinstance(cpus, tuple) and len(cpus) == 1:
+                text = (
+                    f"all arms run on the one CPU {cpus[0]}, with the system and envcompare: give "
+                    "--pin two CPUs or more"
+                )
+                context.note("caution", text=text)
             if arm == context.reference and arm in context.values:
                 names = ", ".join(context.values[arm])
                 context.note("caution", text=_OTHER_VALUES.format(names=names))
@@ -381,9 +390,14 @@ class CellWorkers:
             hello = self._as_compared(arm, self.roster.hellos[arm])
             expected = self._as_compared(arm, reference)
             if self.context.is_line:
-                failure = _other_training(arm, hello.params, expected.params)
-                if failure is not None:
-                    self.drop(arm, failure)
+                steps, others = hello.params, expected.params
+                names = [name for name in others if name in steps and steps[name] != others[name]]
+                if names:
+                    details = "; ".join(
+                        f"{name}: {steps[name]}, not {others[name]}" for name in names
+                    )
+                    failure = _other_work(arm, f"{' and '.join(names)} differ", details)
+                    self.drop(arm, replace(failure, hint=_OTHER_TRAINING))
                 continue
             for key in _PARTS_OF_WORK:
                 here, there = getattr(hello, key), getattr(expected, key)
@@ -575,33 +589,3 @@ def _other_work(arm: str, what: str, details: str) -> Failure:
         details=details,
         hint="give both arms the same device, data, parameters and library versions",
     )
-
-
-def _other_training(arm: str, here: Values, there: Values) -> Failure | None:
-    """Return in what the steps of two scripts differ; None if in nothing that both tell."""
-    names = [name for name in there if name in here and here[name] != there[name]]
-    if not names:
-        return None
-    details = "; ".join(f"{name}: {here[name]}, not {there[name]}" for name in names)
-    failure = _other_work(arm, f"{' and '.join(names)} differ", details)
-    return replace(failure, hint=_OTHER_TRAINING)
-
-
-def _one_cpu_caution(hello: Hello) -> str:
-    cpus = (hello.fingerprint or {}).get("cpu.affinity")
-    if not isinstance(cpus, tuple) or len(cpus) != 1:
-        return ""
-    return (
-        f"all arms run on the one CPU {cpus[0]}, with the system and envcompare: give --pin two "
-        "CPUs or more"
-    )
-
-
-def _keep_surroundings(context: CellContext, worker: Worker, error: WorkloadError) -> None:
-    """Keep what is around a worker that has failed and still answers: it may say why."""
-    if error.phase not in _ANSWERING:
-        return
-    worker.send_facts()
-    with suppress(WorkloadError):
-        answer = worker.await_facts()
-        context.recorder.fingerprint(worker.arm, answer.fingerprint, taken="start")

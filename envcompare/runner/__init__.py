@@ -412,8 +412,13 @@ class SizeCheck:
         fit = search_fit(command, inside)
         # A search that was killed by the user has no result.
         context.check_interruption()
-        values: dict[str, Scalar] = fit.values() if isinstance(fit, Fit) else {"reason": fit}
-        context.note("batch-fits", arm=arm, text=_fit_text(arm, fit), values=values)
+        if isinstance(fit, Fit):
+            values = fit.values()
+            tries = counted(fit.tries, "try", "tries")
+            text = f"the largest batch that fits in {arm}: {fit.largest or 'none'} ({tries})"
+        else:
+            values, text = {"reason": fit}, f"the largest batch in {arm} is not known: {fit}"
+        context.note("batch-fits", arm=arm, text=text, values=values)
         return values
 
 
@@ -423,25 +428,18 @@ def _work(cell: Cell) -> tuple[object, ...]:
     return cell.host, cell.workload.name, cell.within, others
 
 
-def _fit_text(arm: str, fit: Fit | str) -> str:
-    if isinstance(fit, str):
-        return f"the largest batch in {arm} is not known: {fit}"
-    tries = counted(fit.tries, "try", "tries")
-    return f"the largest batch that fits in {arm}: {fit.largest or 'none'} ({tries})"
-
-
 def _first_reason(fits: Mapping[str, Mapping[str, Scalar]], batch: int) -> str:
-    return next(filter(None, (_why_not(arm, values, batch) for arm, values in fits.items())), "")
-
-
-def _why_not(arm: str, values: Mapping[str, Scalar], batch: int) -> str:
-    largest, measurable = values.get("largest"), values.get("measurable")
-    if isinstance(largest, int) and batch > largest:
-        why = f"the largest that fits is {largest}" if largest else "no size does"
-        return f"a batch of {batch} does not fit in {arm}: {why}"
-    if isinstance(measurable, int) and batch > measurable:
-        where = "the GPU" if values.get("device") == "cuda" else "the memory that the host has left"
-        return f"a batch of {batch} does not fit into {where} once for each arm at the same time"
+    for arm, values in fits.items():
+        largest, measurable = values.get("largest"), values.get("measurable")
+        if isinstance(largest, int) and batch > largest:
+            why = f"the largest that fits is {largest}" if largest else "no size does"
+            return f"a batch of {batch} does not fit in {arm}: {why}"
+        if isinstance(measurable, int) and batch > measurable:
+            is_gpu = values.get("device") == "cuda"
+            where = "the GPU" if is_gpu else "the memory that the host has left"
+            return (
+                f"a batch of {batch} does not fit into {where} once for each arm at the same time"
+            )
     return ""
 
 

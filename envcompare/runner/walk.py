@@ -178,7 +178,10 @@ def _walk(job: Job, prior: tuple[Event, ...]) -> int:
         # The number of samples makes the loss of some detectable.
         job.note("run-ended", values={"samples": job.folder.count_samples()})
     job.folder.close()
-    return _exit_code(standing(job.folder.read_events().events))
+    failures = (e.failure for e in standing(job.folder.read_events().events))
+    # What the plan leaves out is no failure.
+    phases = (failure.phase for failure in failures if failure and failure.phase != "plan")
+    return min(map(exit_code_of, phases), default=0)
 
 
 def _note_begin(job: Job, what: EventKind) -> None:
@@ -190,7 +193,7 @@ def _note_begin(job: Job, what: EventKind) -> None:
 
 
 def _work_at(job: Job, turns: KernelTurns, spec: HostSpec) -> None:
-    host = open_host(job, spec, turns)
+    host = _open_host(job, spec, turns)
     if host is not None and host.lock() and host.prepare(turns):
         _check_identities(job, [host.session], ())
         host.measure(turns)
@@ -198,14 +201,16 @@ def _work_at(job: Job, turns: KernelTurns, spec: HostSpec) -> None:
 
 def _work_together(job: Job, turns: KernelTurns, pool: ThreadPoolExecutor) -> None:
     """Lock and prepare all hosts of a new run with spread ranks, and measure on the first."""
-    opened = pool.map(lambda spec: open_host(job, spec, turns), job.hosts)
+    opened = pool.map(lambda spec: _open_host(job, spec, turns), job.hosts)
     hosts = _prepared(turns, pool, [host for host in opened if host])
     for first in _led_by_first(job, hosts):
         _check_identities(job, [host.session for host in hosts], ())
         first.measure(turns)
 
 
-def _prepared(turns: KernelTurns, pool: ThreadPoolExecutor, opened: list[HostRun]) -> list[HostRun]:
+def _prepared(
+    turns: KernelTurns, pool: ThreadPoolExecutor, opened: list[_HostRun]
+) -> list[_HostRun]:
     """Lock hosts in the same order as all clients, prepare them, and return the ready ones."""
     locked = [host for host in sorted(opened, key=lambda host: host.place) if host.lock()]
     is_ready = pool.map(lambda host: host.prepare(turns), locked)
@@ -238,7 +243,7 @@ def _work_again_at(job: Job, turns: KernelTurns, spec: HostSpec) -> None:
     """Retry a host that was given up; it must be unchanged."""
     job.note("host-retried", host=spec.label)
     job.display.say(f"  {spec.label}: trying it once more")
-    host = open_host(job, spec, turns)
+    host = _open_host(job, spec, turns)
     if host is None or not host.lock(is_retried=True):
         return
     prior = job.folder.read_events().events
@@ -249,7 +254,7 @@ def _work_again_at(job: Job, turns: KernelTurns, spec: HostSpec) -> None:
 
 def _ready_again(
     job: Job, turns: KernelTurns, pool: ThreadPoolExecutor, prior: tuple[Event, ...]
-) -> list[HostRun]:
+) -> list[_HostRun]:
     """Open, lock and prepare all hosts.
 
     A changed host ends a resumption before it writes anything. All hosts are locked before one is
@@ -257,7 +262,7 @@ def _ready_again(
     """
     with job.folder.holding_events():
         _note_begin(job, "run-resumed")
-        opened = pool.map(lambda spec: open_host(job, spec, turns), job.hosts)
+        opened = pool.map(lambda spec: _open_host(job, spec, turns), job.hosts)
         hosts = _prepared(turns, pool, [host for host in opened if host])
         try:
             _check_identities(job, [host.session for host in hosts], prior)
@@ -268,7 +273,7 @@ def _ready_again(
     return _led_by_first(job, hosts)
 
 
-def _led_by_first(job: Job, hosts: list[HostRun]) -> list[HostRun]:
+def _led_by_first(job: Job, hosts: list[_HostRun]) -> list[_HostRun]:
     """Return the hosts to measure on; with spread ranks, only that of the first rank.
 
     It leads the others. If one of them failed, nothing is measured, which is recorded.
@@ -314,17 +319,11 @@ def _check_identities(job: Job, sessions: list[HostSession], prior: tuple[Event,
         job.display.say(f"  {resumed_text(change)}")
 
 
-def _exit_code(events: tuple[Event, ...]) -> int:
-    """Return the smallest exit code of the failures; planned omissions have none."""
-    phases = (event.failure.phase for event in events if event.failure is not None)
-    return min((exit_code_of(phase) for phase in phases if phase != "plan"), default=0)
-
-
 class _MissingArmError(EnvcompareError):
     """An environment that was usable is missing, perhaps for now, on a host that answers again."""
 
 
-def open_host(job: Job, spec: HostSpec, turns: KernelTurns) -> HostRun | None:
+def _open_host(job: Job, spec: HostSpec, turns: KernelTurns) -> _HostRun | None:
     """Connect to a host while nothing is measured here; None if that failed and was recorded."""
     try:
         with turns.preparing(turns.here):
@@ -334,16 +333,16 @@ def open_host(job: Job, spec: HostSpec, turns: KernelTurns) -> HostRun | None:
     except Exception as error:  # noqa: BLE001 — recorded; the failure of one host ends no other
         _fail_host(job, spec, error)
         return None
-    return HostRun(job=job, session=session)
+    return _HostRun(job=job, session=session)
 
 
 @dataclass(slots=True, kw_only=True)
-class HostRun:
+class _HostRun:
     """An open host, and the cells to measure on it once it is locked and ready."""
 
     job: Job
     session: HostSession
-    others: tuple[HostRun, ...] = ()  # with ranks of its cells
+    others: tuple[_HostRun, ...] = ()  # with ranks of its cells
     team: HostTeam | None = None
     _lock: HostLock = field(default_factory=HostLock)
     _losses: int = 0
@@ -380,7 +379,7 @@ class HostRun:
 
         return self.survives_or_leaves(act)
 
-    def lead(self, others: tuple[HostRun, ...]) -> None:
+    def lead(self, others: tuple[_HostRun, ...]) -> None:
         """Take over the hosts with ranks of this host's cells, without arms that cannot run there.
 
         Raises as `HostTeam.of`.

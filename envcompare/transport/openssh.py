@@ -342,7 +342,13 @@ def check_host_key(settings: SshSettings, known: Iterable[_KnownHost], key: Host
             hint="do not connect; ask the host's administrator",
         )
     if trust is _Trust.CHANGED:
-        raise _changed_key(settings, key, place)
+        raise TransportError(
+            f"the host key of '{settings.destination}' has changed",
+            details=f"it offers {key.type} {key.fingerprint}; {place} has another key, so "
+            "either the host was reinstalled or someone intercepts the connection",
+            hint="ask the host's administrator; only if the new key is right, remove the old one "
+            f"with `ssh-keygen -R '{trusted_name(settings)}' -f '{place.rpartition(':')[0]}'`",
+        )
     if trust is _Trust.UNKNOWN:
         if not settings.accepts_new_keys:
             raise _unknown_key(settings, key)
@@ -362,16 +368,6 @@ def _unknown_key(settings: SshSettings, key: HostKey) -> TransportError:
             f"if `ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub` shows the same there, run "
             f"`echo '{name} {key.type} {key.content}' >> '{target}'`, or use --accept-new-host-keys"
         ),
-    )
-
-
-def _changed_key(settings: SshSettings, key: HostKey, place: str) -> TransportError:
-    return TransportError(
-        f"the host key of '{settings.destination}' has changed",
-        details=f"it offers {key.type} {key.fingerprint}; {place} has another key, so "
-        "either the host was reinstalled or someone intercepts the connection",
-        hint="ask the host's administrator; only if the new key is right, remove the old one with "
-        f"`ssh-keygen -R '{trusted_name(settings)}' -f '{place.rpartition(':')[0]}'`",
     )
 
 
