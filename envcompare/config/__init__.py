@@ -290,7 +290,6 @@ def _refuse_fixed(item: str, words: tuple[str, ...], traits: Traits) -> None:
         if any(each in fixed for each in _separated(name, traits.short_switches)):
             raise ConfigError(
                 f"--docker-options {item}: {name} cannot be chosen",
-                details="envcompare sets it to start, reach and remove its workers",
                 hint=f"leave {name} out",
             )
 

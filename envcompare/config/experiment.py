@@ -141,7 +141,6 @@ def _with_sizes(search: BatchSearch, workload: Workload, known: Known) -> Worklo
     if workload.path is None and True in dict(workload.parameters).get("compile", ()):
         raise ConfigError(
             f"--search batch and {workload.name}.compile=true exclude each other",
-            details="the compiler's memory would decide what fits",
             hint=f"give batches instead, as in --set {workload.name}.batch=8,16",
         )
     sizes = search.sizes(own)

@@ -41,10 +41,6 @@ _BY_HAND: Final[dict[Way, str]] = {
     "options": "give every arm the same options",
     "start": "start every arm without {}: check the image's `python3`, the engine and the login",
 }
-_FEWER_THREADS: Final = "`OPENBLAS_NUM_THREADS=1` or `OMP_NUM_THREADS=1`, or `--cpuset-cpus`"
-_THREADS_OF_COMMAND: Final = (
-    "set the threads in the command, as in `--command 'env OMP_NUM_THREADS=1 …'`"
-)
 _SINGLE: Final = ("variable", "thread variable", "limit", "start", "options", "preload file")
 """How a fact can be made equal without another stack."""
 
@@ -198,7 +194,7 @@ def _remedy(pair: FingerprintPair, key: str) -> str:
         case "threads" | "thread variable" if pair.are_lines:
             return _same_variable(pair, key)
         case "threads" | "thread variable" if pair.context.is_program:
-            return _THREADS_OF_COMMAND
+            return "set the threads in the command, as in `--command 'env OMP_NUM_THREADS=1 …'`"
         case "threads" | "thread variable":
             return f"`{_command(pair, '--threads N')}` sets it in every arm"
         case "variable" | "limit" | "preload file" | None as way:
@@ -238,7 +234,11 @@ def _same_limit(pair: FingerprintPair, key: str) -> str:
         f"give every arm the same {what}: it comes from {how}the control group of the engine or "
         "the login"
         + ", or from `taskset` around its Python" * (key == "cpu.affinity")
-        + f"; or run no more threads than CPUs: {_FEWER_THREADS}" * (what == "quota")
+        + (
+            "; or run no more threads than CPUs: `OPENBLAS_NUM_THREADS=1` or `OMP_NUM_THREADS=1`, "
+            "or `--cpuset-cpus`"
+        )
+        * (what == "quota")
     )
 
 

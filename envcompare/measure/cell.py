@@ -424,10 +424,6 @@ _LOOK = (
     f"{_NPROC}for i in 1 2 3; do cat /proc/uptime /proc/loadavg; "
     "cat /proc/pressure/cpu 2>/dev/null; test $i = 3 || sleep 0.1; done"
 )
-_UNREADABLE = (
-    "the load of the host cannot be read there (nproc, /proc/loadavg): look at the stretch of each "
-    "comparison, or give --no-quiet-gate"
-)
 # Each query by itself: nvidia-smi answers none of its fields where it does not know one, and the
 # reasons of clocks have another name from driver 535 on. The name of a process has 15 characters
 # in /proc, which both programs of MPS share.
@@ -443,11 +439,6 @@ cat /proc/[0-9]*/comm 2>/dev/null | grep -q "^nvidia-cuda-mps" && echo mps
 true
 """
 _MASK = re.compile("0x[0-9a-fA-F]+")
-_MPS = "nvidia-cuda-mps"
-_SHARED_BY_MPS = (
-    "the MPS daemon of CUDA runs on this host: plain processes share the GPU through it and "
-    "containers usually do not; end it with `echo quit | nvidia-cuda-mps-control`"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -474,7 +465,7 @@ def _parse_gpus(text: str) -> _GpusSeen | None:
                 modes[uuid] = mode
             case ["clocks", uuid, mask] if _MASK.fullmatch(mask):
                 limits[uuid] = throttle_causes(int(mask, 16))
-            case ["process", uuid, pid, name] if pid.isdecimal() and _MPS not in name:
+            case ["process", uuid, pid, name] if pid.isdecimal() and "nvidia-cuda-mps" not in name:
                 processes.append((uuid, f"{pid} {name.rpartition('/')[2]}"))
     if not modes:
         return None
@@ -484,7 +475,12 @@ def _parse_gpus(text: str) -> _GpusSeen | None:
 
 def _gpu_cautions(seen: _GpusSeen, uuid: str) -> tuple[str, ...]:
     """Return what makes the GPU of a UUID unfit before anything runs on it, each with a remedy."""
-    cautions = [_SHARED_BY_MPS] if seen.has_mps else []
+    cautions = []
+    if seen.has_mps:
+        cautions.append(
+            "the MPS daemon of CUDA runs on this host: plain processes share the GPU through it "
+            "and containers usually do not; end it with `echo quit | nvidia-cuda-mps-control`"
+        )
     for gpu in seen.of(uuid):
         mode = seen.modes[gpu]
         if mode.lower().startswith(("exclusive", "prohibited")):
@@ -574,7 +570,10 @@ class QuietGate:
         seen = parse_glance(self._ask(_GLANCE))
         if seen is None:
             self._is_open = True
-            self._caution(_UNREADABLE)
+            self._caution(
+                "the load of the host cannot be read there (nproc, /proc/loadavg): look at the "
+                "stretch of each comparison, or give --no-quiet-gate"
+            )
         elif self._is_busy(seen, to_come=0):
             self._wait_while_busy()
 

@@ -584,6 +584,10 @@ class Generation:
         if compilations and not is_warmup:
             text = f"round {number}: torch.compile worked in it, {counted(compilations, 'time')}"
             self.context.note("round-dropped", arm=arm, text=text)
+        # What ran since the last block that counts, such as a discarded loop.
+        unrecorded = self._done[arm] - self._recorded[arm]
+        self._done[arm] += run_in + len(ran.wall_ns)
+        self._recorded[arm] = self._done[arm]
         return Block(
             cell=self.context.cell,
             arm=arm,
@@ -592,19 +596,12 @@ class Generation:
             round=number,
             order=order,
             k=len(ran.wall_ns),
-            run_in=run_in + self._unrecorded(arm, run_in + len(ran.wall_ns)),
+            run_in=run_in + unrecorded,
             calibration=self.tuning.calibration,
             checksum=self._checksums.get(arm),
             warmup=is_warmup or compilations > 0,
             **times,
         )
-
-    def _unrecorded(self, arm: str, steps: int) -> int:
-        """Count the steps of a turn; return how many ran since the last block that counts."""
-        before = self._done[arm] - self._recorded[arm]
-        self._done[arm] += steps
-        self._recorded[arm] = self._done[arm]
-        return before
 
     def _end(self) -> None:
         for arm in self.workers.arms:

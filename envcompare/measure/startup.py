@@ -179,7 +179,6 @@ _LEAST_LIMIT_S = 1.0
 _READING_SHARE = 0.1  # of the budget
 # The start of a process takes some milliseconds in any environment, most of a shorter time.
 _SHORT_S = 0.01
-_REMEDY = " (one epoch, 100 steps), or compare training steps with --lockstep"
 # The engine needs time too, beyond the limit of the program.
 _GRACE_S = 60.0
 
@@ -326,7 +325,10 @@ class ProcessPass:
         changed = self.context.recorder.fingerprint(arm, looked.fingerprint, taken="start")
         self._looks[arm] = looked.fingerprint
         if looked.is_captured:
-            self._say_once(_CAPTURED)
+            self._say_once(
+                "captured lines did not run in turns with the others: what differs between "
+                "machines or hours counts as a difference between lines"
+            )
         self.context.note("note", arm=arm, values=values)
         failure = self.roster.refused(arm, changed)
         failure = self.roster.changed(arm, values) or failure
@@ -407,13 +409,24 @@ class ProcessPass:
             self._fail(arm, changed)
             return None
         if done.left_processes and not done.is_late:
-            self._say_once(_LEAVING)
+            self._say_once(
+                "the command leaves processes running when it ends: they are not measured and are "
+                "killed; let it wait for them"
+            )
         if done.written:
             named = ", ".join(done.written)
-            self._say_once(f"{arm} {_WRITING.format(named)}", about=f"files of {arm}")
+            text = (
+                f"{arm} changes files in the folder, or another program does ({named}): if a later "
+                "process finds them, its work may differ; --prepare can restore them"
+            )
+            self._say_once(text, about=f"files of {arm}")
         for name in done.slow_measures:
             self._slow.add(name)
-            self.context.note("caution", text=f"the measure {name} {_SLOW}")
+            text = (
+                f"the measure {name} is not measured: the expression took longer than 5 s on one "
+                "line (the times stay valid): give it no repetition inside a repetition"
+            )
+            self.context.note("caution", text=text)
         if failure is not None:
             self._fail(arm, failure)
         return ProcessRun(
@@ -459,9 +472,16 @@ class ProcessPass:
             return None
         what = "line" if self._is_of_lines else "command"
         brief = f"the {what} ended with exit code {done.exit_code}"
-        hint = _LINE_HINT if self._is_of_lines else _EXIT_HINT
         if done.signal:
-            brief, hint = f"the {what} was killed by {done.signal}", _SIGNAL_HINT
+            brief = f"the {what} was killed by {done.signal}"
+            hint = "read its log; where memory ran out give it less to do"
+        elif self._is_of_lines:
+            hint = "read its log; it runs by `sh -c`, without a terminal and with empty input"
+        else:
+            hint = (
+                "read its log; containers have no network, and see the command's folder read-only: "
+                "write to $HOME or /tmp"
+            )
         return Failure(
             # A signal may come from outside, so it is not taken for a fault of the step.
             phase="process" if done.signal else "step",
@@ -479,14 +499,17 @@ class ProcessPass:
             return None
         budget_s = self.context.design.budget_s
         what = "its limit" if is_command_limit else f"what was left of the budget of {budget_s:g} s"
+        hint = (
+            "raise --command-timeout" if is_command_limit else "raise --budget, or reduce its work"
+        )
+        if self._is_of_lines and not is_command_limit:
+            hint += " (one epoch, 100 steps), or compare training steps with --lockstep"
         return Failure(
             phase="step",
             brief=f"{worker.arm}: the command did not end within {what} ({limit_s:.0f} s) and was "
             "killed",
             details=worker.tail(),
-            hint="raise --command-timeout"
-            if is_command_limit
-            else "raise --budget, or reduce its work" + _REMEDY * self._is_of_lines,
+            hint=hint,
             log=worker.log_name,
         )
 
@@ -518,27 +541,3 @@ def _cautions(program: Program, runs: Iterable[ProcessRun], reference: str) -> t
             "give the command more to do"
         )
     return tuple(texts)
-
-
-_CAPTURED = (
-    "captured lines did not run in turns with the others: what differs between machines or hours "
-    "counts as a difference between lines"
-)
-_SLOW = (
-    "is not measured: the expression took longer than 5 s on one line (the times stay valid): give "
-    "it no repetition inside a repetition"
-)
-_LEAVING = (
-    "the command leaves processes running when it ends: they are not measured and are killed; let "
-    "it wait for them"
-)
-_EXIT_HINT = (
-    "read its log; containers have no network, and see the command's folder read-only: write to "
-    "$HOME or /tmp"
-)
-_WRITING = (
-    "changes files in the folder, or another program does ({}): if a later process finds them, "
-    "its work may differ; --prepare can restore them"
-)
-_LINE_HINT = "read its log; it runs by `sh -c`, without a terminal and with empty input"
-_SIGNAL_HINT = "read its log; where memory ran out give it less to do"

@@ -32,24 +32,8 @@ _TOLERANCE = 1e-4
 # With TF32, bf16 and fp16, factors are rounded before they are multiplied.
 _LOOSE_TOLERANCE = 1e-2
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")  # what a workload may declare as its `precision`
-_UNCHECKED = "no arm has a finite first loss, so equal work cannot be checked"
-_UNREAD = (
-    "envcompare does not read the losses of a script: make sure that all lines do the same work in "
-    "a step"
-)
-_OTHER_VALUES = (
-    "the arms compare values of {names}: their losses are not checked against each other"
-)
 _ANSWERING = ("import", "data", "setup", "step")  # phases that a worker outlives
 _OUTLIVED = frozenset({*_ANSWERING, "checksum"})
-_OTHER_LOSS = (
-    "seed what `load` and `setup` draw, and read no file that an earlier start left, as in /tmp of "
-    "vm; else give both arms the same device, data and library versions"
-)
-_OTHER_TRAINING = (
-    "let both scripts train the same model with the same batch sizes, or time whole processes: "
-    "leave --lockstep out"
-)
 _PARTS_OF_WORK = ("batch", "device", "code_hash", "data_hash", "params")
 
 
@@ -366,7 +350,8 @@ class CellWorkers:
                 context.note("caution", text=text)
             if arm == context.reference and arm in context.values:
                 names = ", ".join(context.values[arm])
-                context.note("caution", text=_OTHER_VALUES.format(names=names))
+                text = f"the arms compare values of {names}: their losses are not checked"
+                context.note("caution", text=f"{text} against each other")
         else:
             self.roster.hellos[arm] = replace(hello, fingerprint=known.fingerprint)
 
@@ -396,8 +381,12 @@ class CellWorkers:
                     details = "; ".join(
                         f"{name}: {steps[name]}, not {others[name]}" for name in names
                     )
+                    hint = (
+                        "let both scripts train the same model with the same batch sizes, or time "
+                        "whole processes: leave --lockstep out"
+                    )
                     failure = _other_work(arm, f"{' and '.join(names)} differ", details)
-                    self.drop(arm, replace(failure, hint=_OTHER_TRAINING))
+                    self.drop(arm, replace(failure, hint=hint))
                 continue
             for key in _PARTS_OF_WORK:
                 here, there = getattr(hello, key), getattr(expected, key)
@@ -421,13 +410,24 @@ class CellWorkers:
         tolerance = _LOOSE_TOLERANCE if is_loose else _TOLERANCE
         if not self.roster.is_unchecked and all(value is None for value in losses.values()):
             self.roster.is_unchecked = True
-            self.context.note("caution", text=_UNREAD if self.context.is_line else _UNCHECKED)
+            text = "no arm has a finite first loss, so equal work cannot be checked"
+            if self.context.is_line:
+                text = (
+                    "envcompare does not read the losses of a script: make sure that all lines do "
+                    "the same work in a step"
+                )
+            self.context.note("caution", text=text)
         for arm in self.arms:
             value = losses.get(arm)
             if self.context.is_same_work(arm) and not _agree(value, expected, tolerance):
                 details = f"{value!r}, not {expected!r} (relative tolerance {tolerance:g})"
+                hint = (
+                    "seed what `load` and `setup` draw, and read no file that an earlier start "
+                    "left, as in /tmp of vm; else give both arms the same device, data and library "
+                    "versions"
+                )
                 failure = _other_work(arm, "its first loss differs", details)
-                self.drop(arm, replace(failure, hint=_OTHER_LOSS))
+                self.drop(arm, replace(failure, hint=hint))
 
 
 @dataclass(slots=True)

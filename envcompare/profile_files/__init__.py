@@ -17,7 +17,7 @@ import re
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -93,7 +93,11 @@ def with_gpu_times(
     """
     used = np.unique(np.concatenate([table["device"] for table in tables])).tolist()
     numbers = used or sorted(known)
-    devices = tuple(known.get(number) or _any_of(known.values()) for number in numbers)
+    # ROCm numbers all GPUs of a host but lists only those visible to the process. If all listed
+    # GPUs are of one model, an unlisted one is too.
+    models = {replace(device, uuid="") for device in known.values()}
+    unlisted = models.pop() if len(models) == 1 else Device()
+    devices = tuple(known.get(number) or unlisted for number in numbers)
     profile = replace(profile, devices=devices)
     if len(used) == 1:
         values = {name: float(value) for name, (value, _) in _times(tables).items()}
@@ -113,15 +117,6 @@ def with_gpu_times(
         quantities=(*quantities, *profile.quantities),
         notes=(Note(kind="several-gpus", values={"gpus": len(used)}), *profile.notes),
     )
-
-
-def _any_of(known: Iterable[Device]) -> Device:
-    """Return the model of an unlisted GPU, if all listed GPUs are of one model.
-
-    ROCm numbers all GPUs of a host but lists only those visible to the process.
-    """
-    models = {replace(device, uuid="") for device in known}
-    return models.pop() if len(models) == 1 else Device()
 
 
 def _times(tables: Sequence[Table]) -> dict[str, tuple[int, Rule]]:

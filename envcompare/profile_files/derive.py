@@ -85,7 +85,6 @@ _MOST_UNRATED: Final = 0.01
 _MOST_SILENT: Final = 0.01  # of the kernel time may have names without a hint
 # Scaled units are printed with six decimals, so bytes and sectors agree only this closely.
 _ROUNDING: Final = 1e-6
-_UNSPLIT: Final = "this GPU counts reads and writes of device memory together"
 
 
 def launch_text(kernels: Sequence[Kernel]) -> str:
@@ -520,7 +519,8 @@ def _traffic(sums: _MetricSums, way: str) -> tuple[_Total, _Total]:
     """Return bytes and sectors in one direction, each derived from the other if missing."""
     name = f"dram__bytes{way}"
     if way and is_lacking(name, sums.chip):
-        return _Total(reason=_UNSPLIT), _Total(reason=_UNSPLIT)
+        lacking = _Total(reason="this GPU counts reads and writes of device memory together")
+        return lacking, lacking
     return _fill_missing(sums.total(f"{name}.sum"), sums.total(f"dram__sectors{way}.sum"))
 
 

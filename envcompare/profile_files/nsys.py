@@ -55,8 +55,6 @@ _KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
 _COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
 _GRAPHS: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
-_SYSTEM: Final = "TARGET_INFO_SYSTEM_ENV"
-_ENVIRONMENT: Final = "DeviceEnvironment"
 # Of torchrun, Open MPI, MPICH and a step of Slurm: its batch script has SLURM_PROCID and
 # SLURM_NTASKS too, of the whole job, and runs as one process (srun(1), sbatch(1)).
 _RANKS: Final = (
@@ -79,7 +77,6 @@ _DIRECTIONS: Final[dict[int, CopyKind]] = {
 # nsys 2022.4 exports no diagnostics. Severity 1 is information, not a warning.
 _DIAGNOSTICS: Final = "DIAGNOSTIC_EVENT"
 _MOST_COMPLAINTS: Final = 20
-_ABOUT_DRIVER: Final = "CUDA driver version"
 _RANGES: Final = "NVTX_EVENTS"
 _START_END: Final = 60
 # 59 is a push/pop range. The table also has marks, categories and names, which are no ranges.
@@ -258,7 +255,7 @@ def _ops(trace: _Trace, launched: Numbers) -> list[str]:
 
 def _notes(trace: _Trace, export: _Export, launched: Numbers) -> Iterator[Note]:
     for text in _complaints(export):
-        if _ABOUT_DRIVER in text:
+        if "CUDA driver version" in text:
             yield Note(kind="text", values={"text": text})
     if not any(map(len, (trace.kernels, trace.copies, trace.graphs))):
         yield Note(kind="calls-without-gpu" if len(trace.calls) else "no-cuda-data")
@@ -276,7 +273,8 @@ def _notes(trace: _Trace, export: _Export, launched: Numbers) -> Iterator[Note]:
 
 def _rank_notes(export: _Export) -> Iterator[Note]:
     """Yield the rank of a distributed program, read from the recorded environment."""
-    texts = export.pairs(_SYSTEM, "name", "value").get(_ENVIRONMENT, "").split("\0")
+    system = export.pairs("TARGET_INFO_SYSTEM_ENV", "name", "value")
+    texts = system.get("DeviceEnvironment", "").split("\0")
     variables = dict(text.split("=", 1) for text in texts if "=" in text)
     for rank, size in _RANKS:
         numbers = variables.get(rank, ""), variables.get(size, "")
@@ -322,7 +320,6 @@ def _read_kernels(export: _Export) -> tuple[Table, list[Shape]]:
 
 
 def _read_copies(export: _Export, table: str) -> Table:
-    """Return copies or memsets."""
     needed = (*_WHEN, "bytes", *(("copyKind",) if table == _COPIES else ()))
     rows = export.numbers(table, needed, _WHO)
     for row in rows[rows["bytes"] < 0]:
@@ -411,7 +408,6 @@ def _inside(marked: Table, *, threads: Numbers, times: Numbers) -> npt.NDArray[n
 
 
 def _refuse_duplicates(export: _Export, table: str, rows: Table) -> None:
-    """Raise ProfileError if two rows describe the same event."""
     pair = first_duplicate(rows)
     if pair is not None:
         raise export.refusal(table, f"the same as row {pair[0]}", row=pair[1])

@@ -90,8 +90,6 @@ _MESSAGE: Final = re.compile(r"==+\d*==+ (?:Generated result file|Warning): ")
 _OF_NVPROF: Final = ("=", " ", '"', "Device", "Invocations", "Time(%)", "Type")
 _WHOLE_NAME: Final = re.compile(r".*\)(?<!\(anonymous namespace\))(?<!operator\(\))")
 _NAMELESS: Final = "a row without a name: the log was cut off"
-_UNSURE: Final = "if the log is complete, add the line end; else write it again with --csv"
-_NAMES: Final = "names are cut to the width of the terminal: write the log again with --csv"
 
 
 def read(path: Path) -> Profile:
@@ -331,13 +329,16 @@ def _refuse_cut_end(last: str, reader: _LogReader, *, file: str, line: int) -> N
     is_named = isinstance(row, _Activity) and row.is_kernel and not last.rstrip().endswith('"')
     if is_named and not _WHOLE_NAME.fullmatch(row.name):
         why = f"the last row has no line end, and its name may be cut: {row.name!r}"
-        raise refusal(file, line=line, why=why, hint=_UNSURE)
+        hint = "if the log is complete, add the line end; else write it again with --csv"
+        raise refusal(file, line=line, why=why, hint=hint)
 
 
 def _refuse_doubles(keys: Iterable[tuple[int, tuple[str, ...]]], file: str) -> None:
     if twice := first_repeated(keys):
         line, key = twice
-        hint = _NAMES if any(part.endswith("$") for part in key) else ""
+        hint = ""
+        if any(part.endswith("$") for part in key):
+            hint = "names are cut to the width of the terminal: write the log again with --csv"
         raise refusal(file, line=line, why=f"{' / '.join(key)} is listed twice", hint=hint)
 
 

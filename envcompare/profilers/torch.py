@@ -14,7 +14,6 @@ from envcompare.run_folder.profiles import Note, Operator, Profile, Quantity
 
 FLOPS: Final = Pass(name="flops")
 OPERATORS: Final = Pass(name="torch", file="torch.json.gz")
-_FLOPS_SOURCE = "FlopCounterMode and formulas for recurrent layers"
 
 
 class _Traced(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +92,7 @@ def _model_flops(answer: Answer) -> Profile:
         value=None if answer.reason else counted.flops,
         unit="FLOP",
         rule="sum",
-        source=_FLOPS_SOURCE,
+        source="FlopCounterMode and formulas for recurrent layers",
         scope=f"{answer.steps} steps",
         status="missing" if answer.reason else "ok",
         reason=answer.reason,

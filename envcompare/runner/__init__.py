@@ -68,7 +68,6 @@ from envcompare.transport.hosts import HostSpec
 TICK_S = 0.2  # maximum delay in noticing Ctrl-C
 _FACTOR = 10.0  # from this change on it is shown as a factor, as in the report
 _LARGEST_LOG = 50.0  # no real ratio is larger
-_UNSEEN = "ended before its software could be compared with that of the first part"
 # shown at once, in addition to failures and how the reference starts generations
 _SAID = ("caution", "waited", "calibrated", "batch-fits")
 
@@ -278,7 +277,10 @@ class CellRecorder:
         what = "the run" if self.job.interruption.is_requested else "its worker"
         for arm, samples in self._held.items():
             if samples:
-                text = f"{counted(len(samples), 'sample')}: {what} {_UNSEEN}"
+                text = (
+                    f"{counted(len(samples), 'sample')}: {what} ended before its software could be "
+                    "compared with that of the first part"
+                )
                 context.note("round-dropped", arm=arm, text=text)
 
     def progress(self, intervals: dict[str, Interval | None], context: CellContext) -> None:

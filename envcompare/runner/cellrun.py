@@ -153,9 +153,18 @@ class CellRun:
         )
         if self.cell.workload.whole is not None:
             return None
-        self._why_skipped = self._why_not(context)
-        if self._why_skipped:
-            return None
+        if (search := self.job.experiment.search) is not None:
+            check = SizeCheck(
+                search=search,
+                cell=self.cell,
+                plan=self.job.plan,
+                folder=self.job.folder,
+                session=self.session,
+                mounts=self.folders.mounts,
+            )
+            self._why_skipped = check.why_not(context)
+            if self._why_skipped:
+                return None
         self._lockstep = Lockstep(context, roster, self.prior, last_calibration(self.prior_events))
         # each part of a run notes them; only the last note is valid
         context.note("calibrated", values={EXPECTED_SPREAD: math.sqrt(context.noise.variance)})
@@ -223,20 +232,6 @@ class CellRun:
         if planned and not planned & self.session.arms.keys():
             return "no arm to compare with the reference is usable here"
         return ""
-
-    def _why_not(self, context: CellContext) -> str:
-        """Return why a batch of a search is not measured; empty if it is, and for other cells."""
-        search = self.job.experiment.search
-        if search is None:
-            return ""
-        return SizeCheck(
-            search=search,
-            cell=self.cell,
-            plan=self.job.plan,
-            folder=self.job.folder,
-            session=self.session,
-            mounts=self.folders.mounts,
-        ).why_not(context)
 
     def _expected(self) -> Spread:
         """Return the expected variation of restarts on this host, the same after a resumption."""

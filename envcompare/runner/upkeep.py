@@ -31,8 +31,6 @@ from envcompare.stack.storage import ImageStore
 from envcompare.transport import LOCAL
 from envcompare.transport.hosts import HostSpec
 
-_AFTER = "what is being made"
-
 
 @dataclass(slots=True)
 class Outcome:
@@ -163,7 +161,7 @@ def _everywhere(
         _HostTask(host=host, experiment=experiment, display=display, interruption=interruption)
         for host in hosts
     ]
-    with handling_signals(interruption, display.say, after=_AFTER):
+    with handling_signals(interruption, display.say, after="what is being made"):
         try:
             with hosts_at_once(display, experiment.jobs) as pool:
                 tuple(pool.map(lambda task: task.run(action, run_id), tasks))

@@ -291,7 +291,6 @@ def _led_by_first(job: Job, hosts: list[_HostRun]) -> list[_HostRun]:
     missing = set(named) - {one.label for one in hosts}
     error = UnusableError(
         f"ranks cannot lie on {', '.join(sorted(missing))}",
-        details="it failed with the error above, and nothing is measured without it",
         hint="fix it, or leave it out of --hosts",
     )
     for label in measured - missing:

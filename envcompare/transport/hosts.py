@@ -145,7 +145,6 @@ class _StepProcess:
         if code == _FAILED and not self._is_killed:
             raise TransportError(
                 f"srun cannot start {self._brief} on {self._transport.name}",
-                details="other commands still start there",
                 hint="resume the run; if it happens again, read slurmctld's log of the job",
             )
         return code
