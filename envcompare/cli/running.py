@@ -133,6 +133,8 @@ def run(
         folder, new = RunFolder.open(resume), None
     else:
         folder, new = _begin(values, display, accept_many=yes)
+    # Read before the plan: an ID that no run can have is refused, whatever else run.json says.
+    run_id = folder.run_id
     with locked(folder.path, by="run") as doubt:
         experiment, plan, hosts = new or resumed(
             folder, Settings(**{name: values[name] for name in _AGAIN})
@@ -156,7 +158,7 @@ def run(
             session=session,
         )
         part = f"session {session} of {experiment.sessions}, " if session else ""
-        display.say(f"run {folder.run_id}: {part}{_size(job.plan)}")
+        display.say(f"run {run_id}: {part}{_size(job.plan)}")
         for line in file_lines(job.plan):
             display.say(f"  {line}")
         exit_code, _ = _measured(job)
