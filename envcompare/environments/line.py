@@ -197,12 +197,8 @@ class Line:
 
     def check(self, transport: Transport) -> Check:
         """Check whether the host answers; running the line tests the line."""
-        result = ask(
-            transport,
-            Command(argv=("uname", "-r")),
-            what="the host",
-            hint="log in there and see what keeps it busy",
-        )
+        hint = "log in there and see what keeps it busy"
+        result = ask(transport, Command(argv=("uname", "-r")), what="the host", hint=hint)
         return result if isinstance(result, Check) else Check(version=result.stdout.strip())
 
     def check_gpu(self, transport: Transport, driver: Check) -> Check:  # noqa: ARG002 — the line reaches it
@@ -309,11 +305,8 @@ class EngineLine(Line):
                 details=request.reference,
                 hint="write it as one simple command",
             )
-        manual = run(
-            request.transport,
-            Command(argv=(*self.client, "run", "--help")),
-            timeout_s=_ANSWER_S,
-        ).stdout
+        ask = Command(argv=(*self.client, "run", "--help"))
+        manual = run(request.transport, ask, timeout_s=_ANSWER_S).stdout
         names, place = given_options(call.words, manual)
         image = "".join(call.words[place : place + 1])
         _require_timed(self.client[-1], names)

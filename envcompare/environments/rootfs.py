@@ -112,8 +112,18 @@ def unpack(request: Request, store: ImageStore, image: Image) -> str:
     make_folder(transport, parent)
     token = uuid.uuid4().hex[:12]
     partial, label = f"{folder}.{token}.partial", f"envcompare.export={token}"
+    export = (store.engine.program, image.id, label)
+    done: CommandResult | Piped
     try:
-        done = _piped(request, store, image, label=label, folder=partial)
+        if store.transport is transport:
+            done = shell(transport, _FILES, "both", *export, partial, timeout_s=CONTENT_S)
+        else:
+            with request.progress.moving(image.name, image.size_bytes) as on_progress:
+                done = pipe(
+                    (store.transport, _on("export_files", *export)),
+                    (transport, _on("unpack", partial)),
+                    on_progress=on_progress,
+                )
     finally:
         # The label finds the container whatever has ended the export.
         shell(store.transport, _FILES, "remove_exported", store.engine.program, label)

@@ -220,7 +220,15 @@ def submitted(request: Request, pilot: str) -> Iterator[SlurmJob]:
 
     Raises UnusableError if Slurm does not accept it.
     """
-    job, provider, claim = _submitted(request, pilot)
+    _cancel_left(request.run_id, request.jobs)
+    claim = _claimed(request)
+    try:
+        provider, number = _asked(request, pilot)
+    except BaseException:
+        _remove_folders(request)
+        claim.kill()
+        raise
+    job = request.job(number)
     try:
         request.note_job(job)
         request.say(f"requested {request.allocation.wish} from Slurm: job {job.id}")
@@ -333,19 +341,6 @@ def _provider(request: Request) -> ClusterProvider:
     )
     provider.script_dir = request.script_dir
     return provider
-
-
-def _submitted(request: Request, pilot: str) -> tuple[SlurmJob, ClusterProvider, Process]:
-    """Return the job, its provider, and the claim; clean up if that fails."""
-    _cancel_left(request.run_id, request.jobs)
-    claim = _claimed(request)
-    try:
-        provider, number = _asked(request, pilot)
-    except BaseException:
-        _remove_folders(request)
-        claim.kill()
-        raise
-    return request.job(number), provider, claim
 
 
 def _claimed(request: Request) -> Process:

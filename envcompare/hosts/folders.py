@@ -230,6 +230,8 @@ class CellFolders:
     ) -> LaunchSpec:
         """Return the specification of a worker's work, with the data in a folder of the host."""
         program = None if workload.whole else workload.program
+        # An existing GPU is never silently skipped.
+        must_use_gpu = experiment.device == "auto" and self.session.has_gpu
         return LaunchSpec(
             workload=self.name_of(workload),
             files=workload.files,
@@ -238,15 +240,10 @@ class CellFolders:
             threads=experiment.threads,
             cpus=experiment.pin,
             generation=experiment.generation,
-            device=self._device(experiment),
+            device="expected" if must_use_gpu else experiment.device,
             cwd=program.cwd if program else "",
             step=program.step if program else "",
         )
-
-    def _device(self, experiment: Experiment) -> str:
-        """Return the device for a worker: an existing GPU is never silently skipped."""
-        is_expected = experiment.device == "auto" and self.session.has_gpu
-        return "expected" if is_expected else experiment.device
 
     def launch(  # noqa: PLR0913 — what is started, and where it writes
         self,

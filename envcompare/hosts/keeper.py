@@ -441,20 +441,19 @@ def _holder(transport: Transport) -> tuple[Holder | None, str]:
         return None, "its lock"
     matches = (_LINE.fullmatch(line.strip()) for line in lines[2:])
     match = next(filter(None, matches), None)
-    return match and _parsed(match, now=int(lines[1])), lines[0]
-
-
-def _parsed(match: re.Match[str], *, now: int) -> Holder:
-    return Holder(
+    if match is None:
+        return None, lines[0]
+    holder = Holder(
         pid=int(match["pid"]),
         login=match["login"],
-        age_s=float(max(0, now - int(match["since"]))),
+        age_s=float(max(0, int(lines[1]) - int(match["since"]))),
         purpose="run" if match["purpose"] == "run" else "clean",
         run_id=match["run_id"],
         label=match["label"],
         client=match["client"],
         client_pid=int(match["client_pid"]),
     )
+    return holder, lines[0]
 
 
 def _pause(interruption: Interruption) -> None:
@@ -570,11 +569,9 @@ def end_claim(transport: Transport, claim: Claim) -> bool:
 
 def refusal(claim: Claim, host: str) -> UnusableError:
     """Return the error for an action that would harm a live run."""
-    where = f"process {claim.pid} on {claim.node}"
     return UnusableError(
         f"the run {claim.run_id} is still running on {host}",
-        details=f"{where} holds its folder",
-        hint=f"wait for it; if it hangs, end {where}",
+        hint=f"wait for it; if it hangs, end process {claim.pid} on {claim.node}",
     )
 
 

@@ -28,7 +28,7 @@ from envcompare.errors import (
 )
 from envcompare.fingerprint.comparing import DataIdentity, Identity
 from envcompare.gpu import driver_version
-from envcompare.hosts import HostSession, ReadyArm, keeper, kinds_of_software
+from envcompare.hosts import HostSession, keeper, kinds_of_software
 from envcompare.hosts.keeper import Asker
 from envcompare.run_folder.records import Scalar
 from envcompare.stack import Mount, Progress, building
@@ -218,16 +218,13 @@ def identify(session: HostSession, data: str | None) -> None:
         return  # nothing can be measured
     session.identities = {"": {**session.machine, **(_data_facts(session, data) if data else {})}}
     for ready in session.arms.values():
-        if not ready.arm.is_control:
-            session.identities[ready.arm.id] = _identity_of(session, ready)
-
-
-def _identity_of(session: HostSession, ready: ReadyArm) -> Identity:
-    identity: Identity = dict(ready.prepared.software)
-    # The engine of a plain process is the kernel, which belongs to the host's facts.
-    if ready.check.version != session.machine.get("kernel.release"):
-        identity |= ready.engine_version
-    return identity
+        if ready.arm.is_control:
+            continue
+        identity: Identity = dict(ready.prepared.software)
+        # The engine of a plain process is the kernel, which belongs to the host's facts.
+        if ready.check.version != session.machine.get("kernel.release"):
+            identity |= ready.engine_version
+        session.identities[ready.arm.id] = identity
 
 
 def _data_facts(session: HostSession, path: str) -> Identity:

@@ -353,12 +353,11 @@ def deliver(store: ImageStore, image: Image, *, local: ImageStore, progress: Pro
     there = look_up(store, image.id)
     if there is None:
         size = f"{image.size_bytes / 1e6:.0f} MB"
-        amount = storage.of_image(image.size_bytes)
         needs = (
             *storage.image_needs(local, "sent image"),
             *storage.image_needs(store, "received image"),
         )
-        storage.require(needs, amount, purpose=image.name)
+        storage.require(needs, storage.of_image(image.size_bytes), purpose=image.name)
         known = _layers_there(store, image)
         but = f" without {counted(len(known), 'layer')} that it has" if known else ""
         progress.begin(f"sending {image.name}, {size}, to {store.transport.name}{but}")
@@ -511,10 +510,8 @@ def with_data(
     `options` are for the container that is created for it but never started. Raises StackError,
     before copying if there is no room.
     """
-    needs, amount = (
-        storage.image_needs(store, "received image"),
-        storage.of_files(store.transport, data),
-    )
+    needs = storage.image_needs(store, "received image")
+    amount = storage.of_files(store.transport, data)
     storage.require(needs, amount, purpose="an image with the data")
     words = (store.engine.program, reference, data, target, *options)
     script = Command(argv=("sh", "-c", _HOLD, "sh", *words), env=(("KEPT", HELD_LABEL),))

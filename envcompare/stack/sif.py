@@ -166,7 +166,7 @@ def inspect(transport: Transport, path: str) -> Sif:
     if there.exit_code == 3 or "denied" in there.stderr:
         raise StackError(
             f"{path} is not on {transport.name}" if there.exit_code == 3 else f"cannot read {path}",
-            details=there.tail(1) or "there is no such file or folder",
+            details=there.tail(1),
             hint=f"copy it there, for example: scp IMAGE.sif {transport.name}:{path}",
         )
     digest = there.stdout.strip()

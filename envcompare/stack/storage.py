@@ -392,25 +392,27 @@ def _gigabytes(*sizes_bytes: int) -> tuple[str, ...]:
     return texts
 
 
-@dataclass(frozen=True, slots=True)
-class _Multiple:
-    """What a step leaves on a disk and its peak use, as multiples of the size of the wheels."""
-
-    packed: float = 0  # left, relative to the packed wheels
-    installed: float = 0  # left, relative to the unpacked wheels
-    packed_at_most: float = 0
-    installed_at_most: float = 0
-
-
-_MULTIPLES: Final[dict[StepName, _Multiple]] = {
-    "wheels": _Multiple(packed=1.02, packed_at_most=2),
-    "sent wheels": _Multiple(packed=1.02, packed_at_most=1.02),
-    "venv": _Multiple(installed=1.1, installed_at_most=1.1),
-    "image": _Multiple(packed=2, installed=2.25, packed_at_most=2, installed_at_most=2.3),
-    "sent image": _Multiple(installed_at_most=1.1),
-    "received image": _Multiple(installed=1.1, installed_at_most=2.2),
-    "archive": _Multiple(installed=1.1, installed_at_most=1.1),  # until the SIF is made from it
-    "sif": _Multiple(installed=0.6, installed_at_most=2.8),
+# What a step leaves on a disk and its peak use there: each as a multiple of the packed wheels, and
+# one of the unpacked wheels.
+_KEPT: Final[dict[StepName, tuple[float, float]]] = {
+    "wheels": (1.02, 0),
+    "sent wheels": (1.02, 0),
+    "venv": (0, 1.1),
+    "image": (2, 2.25),
+    "sent image": (0, 0),
+    "received image": (0, 1.1),
+    "archive": (0, 1.1),  # until the SIF is made from it
+    "sif": (0, 0.6),
+}
+_PEAK: Final[dict[StepName, tuple[float, float]]] = {
+    "wheels": (2, 0),
+    "sent wheels": (1.02, 0),
+    "venv": (0, 1.1),
+    "image": (2, 2.3),
+    "sent image": (0, 1.1),
+    "received image": (0, 2.2),
+    "archive": (0, 1.1),
+    "sif": (0, 2.8),
 }
 
 
@@ -423,18 +425,16 @@ class Amount:
 
     def kept_bytes(self, step: StepName) -> int:
         """Return the bytes that a step leaves on its disk."""
-        by = _MULTIPLES[step]
-        return round(by.packed * self.packed_bytes + by.installed * self._installed_bytes)
+        return self._times(_KEPT[step])
 
     def peak_bytes(self, step: StepName) -> int:
         """Return the peak use of a step on its disk."""
-        by = _MULTIPLES[step]
-        packed = by.packed_at_most * self.packed_bytes
-        return round(packed + by.installed_at_most * self._installed_bytes)
+        return self._times(_PEAK[step])
 
-    @property
-    def _installed_bytes(self) -> int:
-        return self.unpacked_bytes + _COMPILED_BYTES if self.unpacked_bytes else 0
+    def _times(self, multiples: tuple[float, float]) -> int:
+        packed, installed = multiples
+        installed_bytes = self.unpacked_bytes + _COMPILED_BYTES if self.unpacked_bytes else 0
+        return round(packed * self.packed_bytes + installed * installed_bytes)
 
 
 _CPU: Final = Amount(packed_bytes=240_000_000, unpacked_bytes=850_000_000)

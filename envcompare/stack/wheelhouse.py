@@ -360,8 +360,7 @@ def write_sbom(locks: Iterable[str], target: Path, *, local: Transport) -> None:
         raise StackError(
             f"{target} is not written: it can list the wheels of one lock only",
             details="no arm that could be made has them",
-            hint="make an arm of the stack image, as in --envs vm; the host's own software has "
-            "no lock",
+            hint="make an arm of the stack image, as in --envs vm",
         )
     if len(keys) > 1:
         raise StackError(
