@@ -34,6 +34,9 @@ from envcompare.stack import (
     Request,
     Symptom,
     last_line,
+    missing_folder,
+    missing_image,
+    missing_source,
     recognise,
 )
 from envcompare.stack.storage import host_cache
@@ -77,28 +80,16 @@ _SYMPTOMS = (
     Symptom(
         pattern=r"Can't mount proc|Can't mount devpts",
         brief="this container or VM does not allow mounting /proc in a namespace",
-        hint="run on the host itself, or leave bubblewrap out",
+        hint="run on the host itself",
     ),
-    Symptom(
-        pattern=r"Can't find source path ([^\n]+?)/(?:usr|\.): No such file",
-        brief="the image {match} is not on the host",
-        hint="run envcompare build, or unpack an image there",
-    ),
-    Symptom(
-        pattern=r"Can't find source path ([^\n]+?): No such file",
-        brief="{match} does not exist on the host",
-        hint="create it there, or correct the path",
-    ),
+    missing_image(pattern=r"Can't find source path ([^\n]+?)/(?:usr|\.): No such file"),
+    missing_source(pattern=r"Can't find source path ([^\n]+?): No such file"),
     Symptom(
         pattern=r"Can't (?:mkdir|create file at) ([^\n]+?): Read-only",
         brief="{match} cannot be shown, since the image has a folder above it and not that one",
-        hint="use a folder below /home, /data, /mnt or /tmp, or leave bubblewrap out",
+        hint="use a folder below /home, /data, /mnt or /tmp",
     ),
-    Symptom(
-        pattern=r"Can't chdir to ([^\n]+?): No such file",
-        brief="the working directory {match} is not in the container",
-        hint="mount it, or choose another",
-    ),
+    missing_folder(pattern=r"Can't chdir to ([^\n]+?): No such file"),
 )
 
 
@@ -367,7 +358,7 @@ def _require_closed(transport: Transport, folder: str) -> None:
         raise StackError(
             f"bubblewrap cannot show the image on {transport.name}",
             details=f"{links} leads out of it",
-            hint="make the link a relative one in the image, or leave bubblewrap out",
+            hint="make the link a relative one in the image",
         )
 
 
@@ -457,7 +448,7 @@ class LayeredBubblewrap:
     def find_layers(self, transport: Transport) -> tuple[Layers, tuple[tuple[str, str], ...]]:
         """Return the layers up to its own that the host supports, and a description of the filter.
 
-        Raises UnusableError if its own is not supported.
+        Raises UnusableError if its own is not supported, or its filter cannot be compiled.
         """
         below = _BUBBLEWRAP.check(transport)
         order = tuple(_PROBES)
@@ -470,8 +461,19 @@ class LayeredBubblewrap:
         usable = [layer for layer, check in checks.items() if check.is_usable]
         if _SECCOMP not in usable:
             return tuple((layer, "") for layer in usable), ()
-        path, identity = _keep_filter(transport)
-        return tuple((layer, path if layer == _SECCOMP else "") for layer in usable), identity
+        cache = host_cache(transport)
+        make_folder(transport, cache)
+        output = shell(transport, 'python3 -I -c "$@"', _COMPILE, _PROFILE, cache).stdout
+        match = _COMPILED.match(output)
+        if match is None:
+            hint = f"envcompare doctor tries to compile {_PROFILE} there"
+            raise not_understood(transport, "the seccomp filter", output, hint=hint)
+        identity = (
+            ("seccomp.profile", _PROFILE),
+            ("seccomp.sha256", match[2]),
+            ("seccomp.rules", match[3]),
+        )
+        return tuple((layer, match[1] if layer == _SECCOMP else "") for layer in usable), identity
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
         """Return the complaint of `bwrap`, or of the user's systemd, which also ends with 1."""
@@ -492,10 +494,10 @@ def _check_cgroup(transport: Transport, below: Check) -> Check:
     if result.exit_code == 3:
         return unusable(
             "this host has control groups of version 1, in which an ordinary user makes none",
-            "boot with systemd.unified_cgroup_hierarchy=1, or compare the other rungs",
+            "boot with systemd.unified_cgroup_hierarchy=1",
         )
     if result.exit_code == 4:
-        return unusable("systemd-run is not installed", "install systemd, or leave the rung out")
+        return unusable("systemd-run is not installed", "install systemd")
     # The hierarchy of version 2 is the line that begins with `0::` (cgroups(7)).
     groups = [line for line in result.stdout.splitlines() if line.startswith("0::")]
     if result.succeeded and len(groups) == 2 and groups[0] != groups[1]:
@@ -548,18 +550,6 @@ def _probe(transport: Transport, script: str, *words: str) -> CommandResult | Ch
     hint = "start any program by hand there with bwrap, and see where it waits"
     command = Command(argv=("sh", "-c", script, "sh", *words))
     return ask(transport, command, what="bwrap", hint=hint)
-
-
-def _keep_filter(transport: Transport) -> tuple[str, tuple[tuple[str, str], ...]]:
-    cache = host_cache(transport)
-    make_folder(transport, cache)
-    output = shell(transport, 'python3 -I -c "$@"', _COMPILE, _PROFILE, cache).stdout
-    match = _COMPILED.match(output)
-    if match is None:
-        hint = f"envcompare doctor tries to compile {_PROFILE} there"
-        raise not_understood(transport, "the seccomp filter", output, hint=hint)
-    facts = (("profile", _PROFILE), ("sha256", match[2]), ("rules", match[3]))
-    return match[1], tuple((f"seccomp.{name}", value) for name, value in facts)
 
 
 _PROBES: dict[str, Callable[[Transport, Check], Check]] = {

@@ -24,12 +24,16 @@ from envcompare.environments.rootfs import PATH, files_of_workloads, of_given_fi
 from envcompare.environments.software import show_host, with_proof
 from envcompare.errors import ConfigError, Problem
 from envcompare.stack import (
-    DISK_FULL,
+    CACHE_FULL,
     USER_NAMESPACES,
     Prepared,
     Request,
     Symptom,
     last_line,
+    missing_folder,
+    missing_image,
+    missing_program,
+    missing_source,
     recognise,
 )
 from envcompare.stack.venv import make_root
@@ -62,32 +66,11 @@ _SYMPTOMS = (
         brief="the kernel lets no ordinary user mount an overlay",
         hint="it needs Linux 5.11 or later",
     ),
-    Symptom(
-        pattern=r"can't bind: source not found: ([^\n]+?) \(ch",
-        brief="{match} does not exist on the host",
-        hint="create it there, or correct the path",
-    ),
-    Symptom(
-        pattern=r"can't stat: ([^\n]+?): No such file",
-        brief="the image {match} is not on the host",
-        hint="run envcompare build, or unpack the image there with ch-convert",
-    ),
-    Symptom(
-        pattern=r"can't cd to ([^\n:]+)",
-        brief="the working directory {match} is not in the container",
-        hint="mount it, or choose another",
-    ),
-    Symptom(
-        pattern=r"can't execve\(2\): ([^\n:]+)",
-        brief="{match} is not in the image",
-        hint="name an image that contains it",
-    ),
-    Symptom(
-        pattern=DISK_FULL,
-        brief="no space is left on the disk",
-        hint="free some space, or set XDG_CACHE_HOME to another disk; "
-        "envcompare clean removes the cache",
-    ),
+    missing_source(pattern=r"can't bind: source not found: ([^\n]+?) \(ch"),
+    missing_image(pattern=r"can't stat: ([^\n]+?): No such file"),
+    missing_folder(pattern=r"can't cd to ([^\n:]+)"),
+    missing_program(pattern=r"can't execve\(2\): ([^\n:]+)"),
+    CACHE_FULL,
 )
 
 
@@ -125,7 +108,7 @@ class Charliecloud:
                 raise ConfigError(
                     f"charliecloud cannot show {path}",
                     details="ch-run splits the paths of --bind at colons",
-                    hint="rename it, or leave charliecloud out",
+                    hint="rename it",
                 )
         argv = (
             "ch-run",

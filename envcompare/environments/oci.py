@@ -33,7 +33,18 @@ from envcompare.environments.software import (
 )
 from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.gpu import MAKE_CDI
-from envcompare.stack import DISK_FULL, Engine, Prepared, Request, Symptom, last_line, recognise
+from envcompare.stack import (
+    DISK_FULL,
+    Engine,
+    Prepared,
+    Request,
+    Symptom,
+    last_line,
+    missing_image,
+    missing_program,
+    missing_source,
+    recognise,
+)
 from envcompare.stack import image as images
 from envcompare.stack.building import build
 from envcompare.stack.storage import ImageStore, bind, mount_options, retry_while_restarting
@@ -153,16 +164,10 @@ SYMPTOMS = (
         brief="Docker client and daemon are incompatible: {match}",
         hint="install the same release of both",
     ),
-    Symptom(
-        pattern=r"Unable to find image '([^']+)' locally|No such image: (\S+?)\.?(?:\s|$)",
-        brief="the image {match} is not on the host",
-        hint="run envcompare build, or load the image there with docker load",
+    missing_image(
+        pattern=r"Unable to find image '([^']+)' locally|No such image: (\S+?)\.?(?:\s|$)"
     ),
-    Symptom(
-        pattern=r"bind source path does not exist: ([^\n]+?)\.?(?:\n|$)",
-        brief="{match} does not exist on the host",
-        hint="create it there, or correct the path",
-    ),
+    missing_source(pattern=r"bind source path does not exist: ([^\n]+?)\.?(?:\n|$)"),
     Symptom(
         pattern=r"failed to fulfil mount request: open (\S+nvidia\S+|\S+libcuda\S+): no such file"
         r"|error gathering device information while adding custom device \"(/dev/nvidia[^\"]*)\"",
@@ -179,10 +184,8 @@ SYMPTOMS = (
         brief="no space is left on the engine's disk",
         hint="docker system prune, or move the engine's data root",
     ),
-    Symptom(
-        pattern=r'exec: "?([^":\n]+)"?: (?:executable file not found|stat [^\n]+no such file)',
-        brief="{match} is not in the image",
-        hint="name an image that contains it",
+    missing_program(
+        pattern=r'exec: "?([^":\n]+)"?: (?:executable file not found|stat [^\n]+no such file)'
     ),
 )
 ENGINE = Engine(
@@ -431,23 +434,20 @@ def limits(
     # root with a capability returns its files in the scratch folder to the caller
     needed = isolation.capabilities and (*isolation.capabilities, "CHOWN")
     is_root = isolation.uid == 0 or bool(needed)
+    # A timed command may write where it could in a container that a user starts. CDI and the NVIDIA
+    # toolkit rewrite the image's loader cache.
+    is_written = (
+        isolation.is_timed
+        or isolation.place == "overlay"
+        or isolation.gpu.way not in {"none", "devices"}
+    )
     return (
         *(("--network", "none"), ("--log-driver", "none")),
         *_FEW_RIGHTS,
         *more,
         *(("--cap-add", name) for name in (*needed, *((READS_ALL,) if is_root else ()))),
-        *(_READ_ONLY if _may_be_read_only(isolation) else ()),
+        *(() if is_written else _READ_ONLY),
     )
-
-
-def _may_be_read_only(isolation: Isolation) -> bool:
-    """Say whether only scratch folders and mounts must be writable in the container.
-
-    A timed command may write where it could in a container that a user starts. CDI and the NVIDIA
-    toolkit rewrite the image's loader cache.
-    """
-    is_written = isolation.is_timed or isolation.place == "overlay"
-    return not is_written and isolation.gpu.way in {"none", "devices"}
 
 
 def _is_overruled(option: tuple[str, ...], given: tuple[str, ...]) -> bool:

@@ -36,7 +36,18 @@ from envcompare.environments.software import (
 )
 from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.gpu import MAKE_CDI
-from envcompare.stack import DISK_FULL, Engine, Prepared, Request, Symptom, last_line, recognise
+from envcompare.stack import (
+    DISK_FULL,
+    Engine,
+    Prepared,
+    Request,
+    Symptom,
+    last_line,
+    missing_image,
+    missing_program,
+    missing_source,
+    recognise,
+)
 from envcompare.stack import image as images
 from envcompare.stack.building import held_or_built
 from envcompare.stack.storage import ImageStore
@@ -82,16 +93,8 @@ _SYMPTOMS = (
         '--add-subgids 100000-165535 "$USER"; podman system migrate; see also '
         "sysctl user.max_user_namespaces",
     ),
-    Symptom(
-        pattern=r"(\S+): image not known",
-        brief="the image {match} is not on the host",
-        hint="run envcompare build, or load the image there with podman load",
-    ),
-    Symptom(
-        pattern=r"statfs ([^\n]+?): no such file or directory",
-        brief="{match} does not exist on the host",
-        hint="create it there, or correct the path",
-    ),
+    missing_image(pattern=r"(\S+): image not known"),
+    missing_source(pattern=r"statfs ([^\n]+?): no such file or directory"),
     Symptom(
         pattern=r"stat nvidia\.com/gpu=all",
         brief="this Podman does not know CDI",
@@ -103,11 +106,9 @@ _SYMPTOMS = (
         brief="no space is left on the disk of its store",
         hint="podman system prune, or move the store (graphroot in storage.conf)",
     ),
-    Symptom(
+    missing_program(
         pattern=r'exec: "?([^":\n]+)"?: (?:executable file not found|stat [^\n]+no such file)'
-        r"|executable file `([^`]+)` not found",
-        brief="{match} is not in the image",
-        hint="name an image that contains it",
+        r"|executable file `([^`]+)` not found"
     ),
 )
 ENGINE = Engine(
@@ -226,7 +227,7 @@ class Podman:
             raise StackError(
                 f"podman cannot put {spoken(data)} into an image",
                 details="podman cp reads * ? [ and \\ in its path as a pattern",
-                hint="name a path without them with --data, or leave --place data=image out",
+                hint="name a path without them with --data",
             )
         owner = ("--userns", "keep-id", *user_option(isolation))
         store = ImageStore(engine=ENGINE, transport=transport)

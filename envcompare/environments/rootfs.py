@@ -134,22 +134,6 @@ def unpack(request: Request, store: ImageStore, image: Image) -> str:
     return folder
 
 
-def _piped(
-    request: Request, store: ImageStore, image: Image, *, label: str, folder: str
-) -> CommandResult | Piped:
-    """Unpack the files of an image into a new folder of the host; return the result."""
-    transport = request.transport
-    export = (store.engine.program, image.id, label)
-    if store.transport is transport:
-        return shell(transport, _FILES, "both", *export, folder, timeout_s=CONTENT_S)
-    with request.progress.moving(image.name, image.size_bytes) as on_progress:
-        return pipe(
-            (store.transport, _on("export_files", *export)),
-            (transport, _on("unpack", folder)),
-            on_progress=on_progress,
-        )
-
-
 def _image_variables(store: ImageStore, image: Image) -> tuple[tuple[str, str], ...]:
     """Return the variables that an image sets, which are not in its files."""
     output = store.ask("image", "inspect", "--format", _VARIABLES, image.id).stdout

@@ -26,12 +26,16 @@ from envcompare.environments import (
 from envcompare.environments.software import PYTHON, show_host, started, wheelhouse, with_proof
 from envcompare.errors import Problem, StackError, UnusableError
 from envcompare.stack import (
-    DISK_FULL,
+    CACHE_FULL,
     USER_NAMESPACES,
     Prepared,
     Request,
     Symptom,
     last_line,
+    missing_folder,
+    missing_image,
+    missing_program,
+    missing_source,
     recognise,
     sif,
 )
@@ -95,22 +99,11 @@ _SYMPTOMS = (
         brief="mksquashfs is missing",
         hint="install squashfs-tools",
     ),
-    Symptom(
-        pattern=DISK_FULL,
-        brief="no space is left on the disk",
-        hint="free some space, or set XDG_CACHE_HOME to another disk; "
-        "envcompare clean removes the cache",
-    ),
-    Symptom(
-        pattern=r"mount source (\S+) doesn't exist",
-        brief="{match} does not exist on the host",
-        hint="create it there, or correct the path",
-    ),
-    Symptom(
+    CACHE_FULL,
+    missing_source(pattern=r"mount source (\S+) doesn't exist"),
+    missing_image(
         pattern=r"(?:could not open image|failed to retrieve path for) (\S+?): "
-        r"[^\n]*no such file or directory",
-        brief="the image {match} is not on the host",
-        hint="run envcompare build, or copy the SIF there",
+        r"[^\n]*no such file or directory"
     ),
     Symptom(
         pattern=r"image format not recognized|trying to read the squashfs image"
@@ -119,15 +112,9 @@ _SYMPTOMS = (
         brief="the image is damaged or truncated",
         hint="copy it again and compare sha256sum, or build it again",
     ),
-    Symptom(
-        pattern=r"failed to set working directory: chdir ([^:\n]+)",
-        brief="the working directory {match} is not in the container",
-        hint="mount it, or choose another",
-    ),
-    Symptom(
-        pattern=r'"([^"\n]+)": executable file not found|stat (\S+): no such file or directory',
-        brief="{match} is not in the image",
-        hint="name an image that contains it",
+    missing_folder(pattern=r"failed to set working directory: chdir ([^:\n]+)"),
+    missing_program(
+        pattern=r'"([^"\n]+)": executable file not found|stat (\S+): no such file or directory'
     ),
 )
 

@@ -141,13 +141,13 @@ def _unlike_parts(arms: list[dict[str, str]]) -> tuple[str, ...]:
     Files outside packages come first: they are few, and no version number shows their difference.
     """
     names = sorted({name for arm in arms for name in arm}, key=lambda name: ("==" in name, name))
-    return tuple(name for name in names if len(_digests(arms, name)) > 1)[:_MOST_PARTS]
-
-
-def _digests(arms: list[dict[str, str]], name: str) -> set[str]:
-    """Return the different digests of a part; for files outside packages, absence counts too."""
-    digests = {arm.get(name, "") for arm in arms}
-    return digests - {""} if "==" in name else digests
+    unlike = []
+    for name in names:
+        digests = {arm.get(name, "") for arm in arms}
+        # For files outside packages, absence counts too.
+        if len(digests - {""} if "==" in name else digests) > 1:
+            unlike.append(name)
+    return tuple(unlike[:_MOST_PARTS])
 
 
 def _unlike_files(
@@ -166,14 +166,13 @@ def _unlike_files(
         holders = [files for files in arms if files or "==" not in part]
         names = sorted({name for files in holders for name in files})
         unlike = [name for name in names if len({files.get(name) for files in holders}) > 1]
-        sources = [name for name in unlike if _source(name) not in {*unlike} - {name}]
+        # Byte code stands next to its source: `__pycache__/NAME.TAG.pyc` next to `NAME.py`.
+        source_of = {
+            name: re.sub(r"__pycache__/([^/]+?)\.[^/]*\.pyc$", r"\1.py", name) for name in unlike
+        }
+        sources = [name for name in unlike if source_of[name] not in {*unlike} - {name}]
         differing += [(part, name) for name in sources[:_MOST_FILES]]
     return tuple(differing)
-
-
-def _source(name: str) -> str:
-    """Return the source of byte code; for other files, their own name."""
-    return re.sub(r"__pycache__/([^/]+?)\.[^/]*\.pyc$", r"\1.py", name)
 
 
 def _halves(entry: str) -> tuple[str, str]:
@@ -193,12 +192,12 @@ def mismatch(
     for other, prepared in others.items():
         facts = dict(prepared.facts)
         if tree and lock and facts.get(LOCK) == lock and facts.get(TREE, tree) != tree:
-            both = {arm: mine, other: prepared}
+            known, removals = _contradiction({arm: mine, other: prepared})
             return StackError(
                 f"{arm} and {other} on {host} have different software, made from the same wheels",
                 details=f"site-packages of {arm} has the hash {tree[:16]}, that of {other} "
-                f"{facts[TREE][:16]}{_said_of(both)}{_which(both)}",
-                hint=f"{_remedy(both)}; --allow-mismatch compares them as they are",
+                f"{facts[TREE][:16]}{known}",
+                hint=f"{removals}, then run again; --allow-mismatch compares them as they are",
             )
     if tree and mine.meant and tree != mine.meant:
         return StackError(
@@ -210,41 +209,25 @@ def mismatch(
     return None
 
 
-def _said_of(both: Mapping[str, Prepared]) -> str:
-    """Name the arms that differ from their image's label; empty if none does."""
-    meant = _meant(both)
-    wrong = _changed(both)
-    if not meant or not wrong:
-        return ""
-    return f"; the image was built with {meant[:16]}, so {' and '.join(wrong)} changed"
+def _contradiction(both: Mapping[str, Prepared]) -> tuple[str, str]:
+    """Return what is known about two arms that differ, and the command that removes one.
 
-
-def _which(both: Mapping[str, Prepared]) -> str:
-    """Name the packages whose files differ, and the files outside packages."""
-    if not all(prepared.parts for prepared in both.values()):
-        return ""
-    names = _unlike_parts([dict(map(_halves, one.parts)) for one in both.values()])
-    listed = first_few([name.replace("==", " ") for name in names], most=_MOST_NAMED)
-    return f"; what differs: {visible(listed)}" if names else ""
-
-
-def _meant(both: Mapping[str, Prepared]) -> str:
-    """Return the expected tree of both; empty if no label has one, or two disagree."""
+    It names the arms that differ from the label of their image, the packages whose files differ,
+    and the files outside packages.
+    """
     trees = {prepared.meant for prepared in both.values() if prepared.meant}
-    return trees.pop() if len(trees) == 1 else ""
-
-
-def _changed(both: Mapping[str, Prepared]) -> dict[str, Prepared]:
-    meant = _meant(both)
-    return {arm: one for arm, one in both.items() if meant and dict(one.facts)[TREE] != meant}
-
-
-def _remedy(both: Mapping[str, Prepared]) -> str:
-    """Return the command that removes the changed software, or the one easier to change."""
-    changed = tuple(_changed(both).values())
-    likely = sorted(both.values(), key=_ease_of_change)[:1]
-    removals = " && ".join(_removal(one) for one in changed or likely)
-    return f"{removals}, then run again"
+    # Two labels that disagree do not tell which arm changed.
+    meant = trees.pop() if len(trees) == 1 else ""
+    changed = [arm for arm, one in both.items() if meant and dict(one.facts)[TREE] != meant]
+    known = ""
+    if changed:
+        known = f"; the image was built with {meant[:16]}, so {' and '.join(changed)} changed"
+    if all(prepared.parts for prepared in both.values()):
+        names = _unlike_parts([dict(map(_halves, one.parts)) for one in both.values()])
+        listed = first_few([name.replace("==", " ") for name in names], most=_MOST_NAMED)
+        known += f"; what differs: {visible(listed)}" if names else ""
+    likely = min(both, key=lambda arm: _ease_of_change(both[arm]))
+    return known, " && ".join(_removal(both[arm]) for arm in changed or [likely])
 
 
 def _removal(prepared: Prepared) -> str:

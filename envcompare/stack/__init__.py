@@ -10,6 +10,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -274,6 +275,28 @@ class Engine:
     silent_hint: str  # for a daemon that does not answer
     room_hint: str  # for a full disk
     reuses_layers: bool = False  # `load` takes layers that an archive lacks from its other images
+
+
+# The same problems in the words of several engines; each gives its own pattern.
+missing_source = partial(
+    Symptom,
+    brief="{match} does not exist on the host",
+    hint="create it there, or correct the path",
+)
+missing_image = partial(
+    Symptom,
+    brief="the image {match} is not on the host",
+    hint="run envcompare build, or bring the image there",
+)
+missing_folder = partial(
+    Symptom,
+    brief="the working directory {match} is not in the container",
+    hint="mount it, or choose another",
+)
+missing_program = partial(
+    Symptom, brief="{match} is not in the image", hint="name an image that contains it"
+)
+CACHE_FULL: Final = Symptom(pattern=DISK_FULL, brief="no space is left on the disk", hint=ROOM_HINT)
 
 
 def recognise(symptoms: tuple[Symptom, ...], text: str) -> Problem | None:
