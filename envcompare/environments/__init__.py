@@ -220,9 +220,7 @@ def judge_start(
     `begun` matches its message on the missing program; `complaint` reads all other messages. A
     `refused` problem comes first.
     """
-    if refused is not None:
-        return Check(problem=refused, version=version)
-    problem = None if begun.search(stderr) else complaint(stderr)
+    problem = refused or (None if begun.search(stderr) else complaint(stderr))
     return Check(problem=problem, version=version)
 
 

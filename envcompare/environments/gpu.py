@@ -299,7 +299,11 @@ def gpu_way(probed: str, driver: Check, *, missing: Problem) -> Check:
 
     The problem `missing` is for an engine without a way.
     """
-    description = _cdi(probed)
+    by_folder: dict[str, str] = {}
+    for match in _CDI_FOLDER.finditer(probed):
+        by_folder[match[1]] = by_folder.get(match[1], "") + match[2]
+    # An engine takes a device from the folder that it names last, and each file there is complete.
+    description = next(reversed(by_folder.values()), "")
     stale = _stale(description, probed, driver.version or "")
     if description and not stale:
         return replace(driver, gpu=replace(driver.gpu, way="cdi"))
@@ -309,17 +313,6 @@ def gpu_way(probed: str, driver: Check, *, missing: Problem) -> Check:
     if "libcuda.so.1" in dict(driver.gpu.libraries):
         return replace(driver, caution=caution)
     return Check(problem=caution or missing, version=driver.version)
-
-
-def _cdi(text: str) -> str:
-    """Return the CDI descriptions in the probe's output; those of the last folder win.
-
-    An engine takes a device from the folder that it names last, and each file there is complete.
-    """
-    by_folder: dict[str, str] = {}
-    for match in _CDI_FOLDER.finditer(text):
-        by_folder[match[1]] = by_folder.get(match[1], "") + match[2]
-    return next(reversed(by_folder.values()), "")
 
 
 def _stale(description: str, text: str, driver: str) -> str:

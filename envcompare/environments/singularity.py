@@ -335,19 +335,13 @@ def _sif_identity(made: sif.Sif) -> tuple[tuple[str, str], ...]:
 
 def _origin(transport: Transport, path: str) -> tuple[tuple[str, str], ...]:
     """Return a local SIF's source and the version of its reader, if known."""
-    if transport.name != LOCAL.name:
+    if transport.name != LOCAL.name or not _has_reader():
         return ()
-    facts = (("sif.from", origin(Path(path))), ("sif.reader", _reader_version()))
-    return tuple((name, value) for name, value in facts if value)
-
-
-def _reader_version() -> str | None:
-    """Return the version of Singularity or Apptainer on this machine; None without one."""
-    if not _has_reader():
-        return None
     from spython.utils import get_singularity_version  # noqa: PLC0415, TID251 - loaded on demand
 
-    return str(get_singularity_version()).strip() or None
+    version = str(get_singularity_version()).strip()
+    facts = (("sif.from", origin(Path(path))), ("sif.reader", version))
+    return tuple((name, value) for name, value in facts if value)
 
 
 def origin(sif: Path) -> str | None:

@@ -493,6 +493,9 @@ class HostSession:
         ready = self.arms[arm]
         identity: Identity = {**dict(ready.prepared.identity), **ready.engine_version}
         requests = {"engine.requests": "through its client"} if ready.has_pipes is False else {}
+        # The options in which the start of a timed worker differs from the engine's defaults.
+        isolation = replace(self._isolation(ready), is_timed=True)
+        options = environment(ready.arm.environment).engine_options(isolation)
         return FingerprintRecord(
             host=self.host.label,
             arm=arm,
@@ -501,18 +504,12 @@ class HostSession:
                 **facts,
                 **dict(ready.prepared.facts),
                 **ready.installed,
-                **self._engine_options(ready),
+                **({"engine.options": masked(shlex.join(options))} if options else {}),
                 **requests,
             },
             identity=identity,
             taken=taken,
         )
-
-    def _engine_options(self, ready: ReadyArm) -> dict[str, FingerprintValue]:
-        """Return the options in which a worker's start differs from the engine's defaults."""
-        isolation = replace(self._isolation(ready), is_timed=True)
-        options = environment(ready.arm.environment).engine_options(isolation)
-        return {"engine.options": masked(shlex.join(options))} if options else {}
 
     def ask(self, script: str) -> CommandResult:
         """Run a fixed sh script on the host itself, outside every environment."""

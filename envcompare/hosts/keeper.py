@@ -129,7 +129,6 @@ _BROKEN: Final = (
 )
 State = Literal["live", "dead", "elsewhere", "unknown"]
 """Of a claim: elsewhere is on another host with the same home; unknown is a folder without one."""
-_CLAIM_BYTES = 100
 _CLAIM_LINE = re.compile(
     r"(live|dead|elsewhere|unknown) ([^/ ]+)/([^/ ]*) ([0-9]+) ([0-9]+) (\S+) ([a-z0-9? -]*)"
 )
@@ -412,13 +411,8 @@ def _who(holder: Holder | None, file: str) -> str:
 def _try(transport: Transport, asker: Asker) -> HostLock | None:
     """Lock a host; None where another process holds it."""
     process = transport.spawn(Command(argv=("sh", "-c", _TAKE, "sh", *asker.words)))
-    # `readline` has no time limit, so a host that does not answer is left by killing the process.
-    patience = threading.Timer(_BEGIN_S, process.kill)
-    patience.start()
-    complaint = Drain(process.stderr)
-    answer = process.stdout.readline(_ANSWER_BYTES).decode(errors="replace").strip()
+    answer, complaint = _first_line(process)
     state, _, value = answer.partition("\t")
-    patience.cancel()
     if state == "locked":
         lock = HostLock(keeper=process, pid=value, transport=transport)
         _KEEPERS.add(lock.pid)
@@ -432,6 +426,17 @@ def _try(transport: Transport, asker: Asker) -> HostLock | None:
     why = value if state == "no" else ""
     message = spoken(complaint.last_line())
     return HostLock(why_not=why or f"the attempt ended with exit code {code} and said: {message}")
+
+
+def _first_line(process: Process) -> tuple[str, Drain]:
+    """Return the first line of a keeper's output, and the drain of its messages."""
+    # `readline` has no time limit, so a host that does not answer is left by killing the process.
+    patience = threading.Timer(_BEGIN_S, process.kill)
+    patience.start()
+    complaint = Drain(process.stderr)
+    answer = process.stdout.readline(_ANSWER_BYTES).decode(errors="replace").strip()
+    patience.cancel()
+    return answer, complaint
 
 
 def _holder(transport: Transport) -> tuple[Holder | None, str]:
@@ -505,18 +510,13 @@ def hold(transport: Transport, folder: str) -> Process:
     Raises UnusableError if the claim cannot be written.
     """
     process = transport.spawn(Command(argv=("sh", "-c", _HOLD, "sh", folder)))
-    patience = threading.Timer(_BEGIN_S, process.kill)
-    patience.start()
-    said = Drain(process.stderr)
-    is_held = process.stdout.readline(_CLAIM_BYTES).strip() == b"claimed"
-    patience.cancel()
-    if is_held:
+    answer, complaint = _first_line(process)
+    if answer == "claimed":
         return process
     process.kill()
-    why = said.last_line()
     raise UnusableError(
         f"{folder} cannot be made on {transport.name}",
-        details=why or "no message",
+        details=complaint.last_line() or "no message",
         hint="set XDG_CACHE_HOME there to a writable folder",
     )
 

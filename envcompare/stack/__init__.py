@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -138,8 +138,15 @@ def choose(wish: Variant, gpus: HostGpus | None, *, python: str, host: str) -> C
     """
     by_name = {tier.name: tier for tier in TIERS}
     if wish == "cpu" or (wish == "auto" and (gpus is None or not gpus.is_expected)):
+        tier = TIERS[0]
+        if python not in tier.pythons:
+            raise StackError(
+                f"there are no wheels of torch {tier.torch} for Python {python} ({host})",
+                details=f"PyPI has them for Python {', '.join(tier.pythons)}",
+                hint=f"name one of these with --python, such as --python {tier.pythons[-2]}",
+            )
         why = "no GPU is to be used" if gpus is None else "no NVIDIA GPU was found"
-        return _for_cpu(python, host, why=why)
+        return replace(CPU, sentence=f"{why}: {CPU.sentence}")
     tiers = (by_name[wish],) if wish in by_name else TIERS
     known = msgspec.structs.replace(gpus, gpus=gpus.visible_gpus) if gpus else HostGpus()
     fitting = [tier for tier in tiers if not _lacks(tier, known, python)]
@@ -147,17 +154,6 @@ def choose(wish: Variant, gpus: HostGpus | None, *, python: str, host: str) -> C
         raise _unfit(tiers, known, python=python, host=host)
     tier = fitting[0]
     return Choice(tier=tier, is_cpu=False, sentence=_sentence(tier, known))
-
-
-def _for_cpu(python: str, host: str, *, why: str) -> Choice:
-    tier = TIERS[0]
-    if python not in tier.pythons:
-        raise StackError(
-            f"there are no wheels of torch {tier.torch} for Python {python} ({host})",
-            details=f"PyPI has them for Python {', '.join(tier.pythons)}",
-            hint=f"name one of these with --python, such as --python {tier.pythons[-2]}",
-        )
-    return Choice(tier=tier, is_cpu=True, sentence=f"{why}: torch {tier.torch} for the CPU")
 
 
 def _sentence(tier: Tier, gpus: HostGpus) -> str:
