@@ -147,11 +147,12 @@ def without_login(request: Request, made: Prepared) -> Prepared:
         f"{where} vm: drops {dropped} of the login, which no container sees; "
         "--stacks host keeps what the login sets"
     )
+    made = replace(made, identity=(*made.identity, ("login.dropped", dropped)))
     if not kept:
-        return replace(made, identity=(*made.identity, ("login.dropped", dropped)))
+        return made
     request.progress.say(f"{where} vm: keeps LD_LIBRARY_PATH={kept}: only there is libcuda.so.1")
     return replace(
         made,
-        identity=(*made.identity, ("login.dropped", dropped), ("login.libcuda", kept)),
+        identity=(*made.identity, ("login.libcuda", kept)),
         variables=(*made.variables, ("LD_LIBRARY_PATH", kept)),
     )

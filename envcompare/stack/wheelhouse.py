@@ -114,10 +114,7 @@ def _fill(request: _Request, cache: Path) -> Wheelhouse:
     make_folder(local, str(cache))
     wheelhouse = _download(request, cache)
     make_folder(local, str(note.parent))
-    # The note is renamed into its place, so that no reader sees a part of it.
-    part = note.with_name(f"{note.name}.part-{os.getpid()}")
-    part.write_text(wheelhouse.key)
-    part.replace(note)
+    _write_whole(note, wheelhouse.key)
     size = wheelhouse.size_bytes / 1e6
     progress.say(f"{len(wheelhouse.sums)} wheels, {size:.0f} MB, lock {wheelhouse.key[:12]}")
     return wheelhouse
@@ -188,9 +185,14 @@ def _lay_steps(folder: Path) -> None:
     for name, text in steps().items():
         target = folder / name
         if not target.is_file() or target.read_bytes() != text.encode():
-            part = target.with_name(f"{name}.part-{os.getpid()}")
-            part.write_text(text, encoding="utf-8")
-            part.replace(target)
+            _write_whole(target, text)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    # The file is renamed into its place, so that no reader sees a part of it.
+    part = path.with_name(f"{path.name}.part-{os.getpid()}")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
 
 
 def _download(request: _Request, cache: Path) -> Wheelhouse:
