@@ -330,7 +330,6 @@ def _complaint(stderr: str) -> Problem:
 
 
 def _root(folder: str, *, is_overlay: bool) -> tuple[str, ...]:
-    """Return the options for the files of an image, and for those of the kernel."""
     kernel = ("--dev", "/dev", "--proc", "/proc", "--ro-bind", "/sys", "/sys")
     if is_overlay:
         # its end distinguishes complaints about an image from those about mounts
@@ -530,7 +529,6 @@ def _check_seccomp(transport: Transport, below: Check) -> Check:
 
 
 def _check_overlay(transport: Transport, below: Check) -> Check:
-    """Check whether bwrap can mount an overlay as the root file system."""
     result = _probe(transport, _OVERLAY_PROBE, *_START)
     if isinstance(result, Check):
         return result

@@ -351,7 +351,6 @@ class EngineLine(Line):
 
 
 def _probe_options(command: Command) -> tuple[str, ...]:
-    """Return the options that let a program in a container wait for its turns."""
     given = dict(command.env)
     if GATE not in given:
         return ()

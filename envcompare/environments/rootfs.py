@@ -135,7 +135,6 @@ def unpack(request: Request, store: ImageStore, image: Image) -> str:
 
 
 def _image_variables(store: ImageStore, image: Image) -> tuple[tuple[str, str], ...]:
-    """Return the variables that an image sets, which are not in its files."""
     output = store.ask("image", "inspect", "--format", _VARIABLES, image.id).stdout
     try:
         variables = read_json(output, list[str]) if output.strip() != "null" else []

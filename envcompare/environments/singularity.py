@@ -253,7 +253,6 @@ class Singularity:
         return with_proof(self, request, prepared)
 
     def _given(self, request: Request, program: str) -> Prepared:
-        """Return a SIF that the user named."""
         transport, reference = request.transport, request.reference
         if "://" in reference:
             raise StackError(

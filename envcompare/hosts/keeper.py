@@ -269,18 +269,13 @@ class HostLock:
         except CommandTimeoutError:
             # What tidies /tmp may remove the file of the lock, and another client then locks a new
             # one.
-            return _BROKEN if self._has_another_file(self.transport) else ""
+            # A host that does not answer has not shown that the locked file was replaced.
+            with suppress(CommandTimeoutError, TransportError):
+                return _BROKEN if shell(self.transport, _IS_LOST, self.pid).succeeded else ""
+            return ""
         except TransportError:
             return ""
         return _BROKEN
-
-    def _has_another_file(self, transport: Transport) -> bool:
-        """Return whether the locked file was replaced; False if the host does not answer."""
-        try:
-            return shell(transport, _IS_LOST, self.pid).succeeded
-        except (CommandTimeoutError, TransportError):
-            # A slow answer says nothing of the lock, and must not fail the host.
-            return False
 
     @property
     def doubt(self) -> str:
@@ -429,7 +424,6 @@ def _try(transport: Transport, asker: Asker) -> HostLock | None:
 
 
 def _first_line(process: Process) -> tuple[str, Drain]:
-    """Return the first line of a keeper's output, and the drain of its messages."""
     # `readline` has no time limit, so a host that does not answer is left by killing the process.
     patience = threading.Timer(_BEGIN_S, process.kill)
     patience.start()
@@ -440,7 +434,6 @@ def _first_line(process: Process) -> tuple[str, Drain]:
 
 
 def _holder(transport: Transport) -> tuple[Holder | None, str]:
-    """Return the holder of a host, and the locked file."""
     lines = shell(transport, _ASK).stdout.splitlines()
     if len(lines) < 2 or not lines[1].isdecimal():
         return None, "its lock"

@@ -179,7 +179,6 @@ def boot_id(transport: Transport) -> str:
 
 
 def _identity(host: HostSpec, asked: Transport) -> re.Match[str]:
-    """Return the user and group IDs of the login, and the boot ID."""
     answer = shell(asked, _IDENTIFY)
     identity = _IDENTITY.match(answer.stdout)
     if identity is None:

@@ -205,7 +205,6 @@ def _without_code(tier: Tier, gpus: HostGpus) -> tuple[HostGpu, ...]:
 
 
 def _unfit(tiers: tuple[Tier, ...], gpus: HostGpus, *, python: str, host: str) -> StackError:
-    """Return the error that lists for each tier why it does not fit, with a remedy."""
     lacks = {tier: _lacks(tier, gpus, python) for tier in tiers}
     reasons = (f"torch {tier.torch} (CUDA {_dotted(tier.cuda)}): {'; '.join(why)}"
             for tier, why in lacks.items())  # fmt: skip

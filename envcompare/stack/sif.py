@@ -210,7 +210,6 @@ def _key(wanted: Wanted) -> str:
 
 
 def _send_or_make(store: ImageStore, wanted: Wanted, target: str) -> str:
-    """Send the SIF to the host, or make it there; return its hash."""
     transport = store.transport
     # A sandbox is a folder, and made where it is used.
     if wanted.compression == "sandbox":

@@ -358,17 +358,19 @@ def write_sbom(locks: Iterable[str], target: Path, *, local: Transport) -> None:
     is readable.
     """
     keys = sorted(set(locks))
-    if not keys:
-        raise StackError(
-            f"{target} is not written: it can list the wheels of one lock only",
-            details="no arm that could be made has them",
-            hint="make an arm of the stack image, as in --envs vm",
+    if len(keys) != 1:
+        details, hint = (
+            ("the hosts have wheels of different variants", "name one with --variant")
+            if keys
+            else (
+                "no arm that could be made has them",
+                "make an arm of the stack image, as in --envs vm",
+            )
         )
-    if len(keys) > 1:
         raise StackError(
             f"{target} is not written: it can list the wheels of one lock only",
-            details="the hosts have wheels of different variants",
-            hint="name one with --variant, or build for fewer hosts",
+            details=details,
+            hint=hint,
         )
     if not _FOLDER.fullmatch(keys[0]):
         raise StackError(
