@@ -42,6 +42,16 @@ ISOLATION = Isolation(
 )
 
 
+def marks(name: str) -> tuple[tuple[str, str], ...]:
+    """Return the variables by which a sweep finds what an environment has started."""
+    return (
+        ("ENVCOMPARE_RUN", "20260101-000000-abcd"),
+        ("ENVCOMPARE_ARM", "new"),
+        ("ENVCOMPARE_ENVIRONMENT", name),
+        ("ENVCOMPARE_WORKER", "0f"),
+    )
+
+
 def test_vm_runs_the_command_with_the_marks_and_without_what_leads_python_elsewhere() -> None:
     """On the VM nothing stands around the command but the variables that are set and taken away."""
     wrapped = environment("vm").wrap(WORKER, ISOLATION)
@@ -50,10 +60,7 @@ def test_vm_runs_the_command_with_the_marks_and_without_what_leads_python_elsewh
     assert set(dropped[::2]) == {"-u"}
     assert {"PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP"} <= set(dropped[1::2])
     assert wrapped.env == (
-        ("ENVCOMPARE_RUN", "20260101-000000-abcd"),
-        ("ENVCOMPARE_ARM", "new"),
-        ("ENVCOMPARE_ENVIRONMENT", "vm"),
-        ("ENVCOMPARE_WORKER", "0f"),
+        *marks("vm"),
         ("TMPDIR", "/scratch/envcompare-20260101-000000-abcd/new"),
         ("OMP_NUM_THREADS", "1"),
     )
@@ -137,47 +144,35 @@ def test_a_login_that_leads_python_astray_makes_no_venv_anew(
     assert not shell(LOCAL, venv._IS_DONE, str(tmp_path), "another").succeeded
 
 
-def test_docker_runs_a_labelled_container_under_the_callers_ids() -> None:
-    """Every flag of `docker run` is there, and nothing else."""
-    expected = shlex.split("""
-        docker run --interactive --rm --pull never --network none --log-driver none
-        --cap-drop ALL --security-opt no-new-privileges --pids-limit 8192
-        --read-only --tmpfs /tmp:exec --tmpfs /var/tmp:exec
+@pytest.mark.parametrize(
+    ("name", "stopping", "limit", "ids", "env"),
+    [
+        ("docker", "", "--pids-limit 8192", "", ()),
+        ("podman", "--stop-timeout 0", "", "--userns keep-id",
+         (("PODMAN_IGNORE_CGROUPSV1_WARNING", "1"),)),
+    ],
+)  # fmt: skip
+def test_an_engine_runs_a_labelled_container_under_the_callers_ids(
+    name: str, stopping: str, limit: str, ids: str, env: tuple[tuple[str, str], ...]
+) -> None:
+    """Every flag of its `run` is there, and nothing else; Podman's warnings are kept off stderr."""
+    expected = shlex.split(f"""
+        {name} run --interactive --rm --pull never {stopping} --network none --log-driver none
+        --cap-drop ALL --security-opt no-new-privileges {limit}
+        --read-only --tmpfs /tmp:exec --tmpfs /var/tmp:exec {ids}
         --user 1000:1001 --workdir /home/ann/scratch
         --mount type=bind,source=/w,destination=/w,ro
         --mount type=bind,source=/out,destination=/out
         --mount type=bind,source=/home/ann/scratch,destination=/home/ann/scratch
         --env USER=envcompare --env OMP_NUM_THREADS=1
         --env ENVCOMPARE_RUN=20260101-000000-abcd --env ENVCOMPARE_ARM=new
-        --env ENVCOMPARE_ENVIRONMENT=docker --env ENVCOMPARE_WORKER=0f
+        --env ENVCOMPARE_ENVIRONMENT={name} --env ENVCOMPARE_WORKER=0f
         --env HOME=/home/ann/scratch
         --label envcompare.run=20260101-000000-abcd --label envcompare.arm=new
         --label envcompare.worker=0f
         --entrypoint '' sha256:0123 /venv/bin/python /w/worker.py
     """)
-    assert Command(argv=tuple(expected)) == environment("docker").wrap(WORKER, ISOLATION)
-
-
-def test_podman_keeps_the_callers_ids_without_root() -> None:
-    """Every flag of `podman run` is there, and nothing else; its warnings are kept off stderr."""
-    expected = shlex.split("""
-        podman run --interactive --rm --pull never --stop-timeout 0 --network none --log-driver none
-        --cap-drop ALL --security-opt no-new-privileges
-        --read-only --tmpfs /tmp:exec --tmpfs /var/tmp:exec --userns keep-id
-        --user 1000:1001 --workdir /home/ann/scratch
-        --mount type=bind,source=/w,destination=/w,ro
-        --mount type=bind,source=/out,destination=/out
-        --mount type=bind,source=/home/ann/scratch,destination=/home/ann/scratch
-        --env USER=envcompare --env OMP_NUM_THREADS=1
-        --env ENVCOMPARE_RUN=20260101-000000-abcd --env ENVCOMPARE_ARM=new
-        --env ENVCOMPARE_ENVIRONMENT=podman --env ENVCOMPARE_WORKER=0f
-        --env HOME=/home/ann/scratch
-        --label envcompare.run=20260101-000000-abcd --label envcompare.arm=new
-        --label envcompare.worker=0f
-        --entrypoint '' sha256:0123 /venv/bin/python /w/worker.py
-    """)
-    quiet = (("PODMAN_IGNORE_CGROUPSV1_WARNING", "1"),)
-    assert Command(argv=tuple(expected), env=quiet) == environment("podman").wrap(WORKER, ISOLATION)
+    assert Command(argv=tuple(expected), env=env) == environment(name).wrap(WORKER, ISOLATION)
 
 
 def test_charliecloud_takes_no_variable_of_the_login() -> None:
@@ -191,13 +186,7 @@ def test_charliecloud_takes_no_variable_of_the_login() -> None:
         /venv/bin/python /w/worker.py
     """)
     wrapped = environment("charliecloud").wrap(WORKER, ISOLATION)
-    assert tuple(expected) == wrapped.argv
-    assert wrapped.env == (
-        ("ENVCOMPARE_RUN", "20260101-000000-abcd"),
-        ("ENVCOMPARE_ARM", "new"),
-        ("ENVCOMPARE_ENVIRONMENT", "charliecloud"),
-        ("ENVCOMPARE_WORKER", "0f"),
-    )
+    assert (tuple(expected), marks("charliecloud")) == (wrapped.argv, wrapped.env)
     with pytest.raises(ConfigError, match="charliecloud cannot show /a:b"):
         environment("charliecloud").wrap(WORKER, replace(ISOLATION, scratch="/a:b"))
 
@@ -303,13 +292,7 @@ def test_singularity_shows_the_mounts_alone_and_sets_variables_inside() -> None:
         /venv/bin/python /w/worker.py
     """)
     wrapped = environment("singularity").wrap(WORKER, ISOLATION)
-    assert tuple(expected) == wrapped.argv
-    assert wrapped.env == (
-        ("ENVCOMPARE_RUN", "20260101-000000-abcd"),
-        ("ENVCOMPARE_ARM", "new"),
-        ("ENVCOMPARE_ENVIRONMENT", "singularity"),
-        ("ENVCOMPARE_WORKER", "0f"),
-    )
+    assert (tuple(expected), marks("singularity")) == (wrapped.argv, wrapped.env)
 
 
 def test_root_in_singularity_has_no_capability_but_to_read_what_it_is_shown() -> None:
@@ -415,145 +398,96 @@ def test_an_unknown_environment_is_an_error_that_lists_the_names() -> None:
 
 
 COMPLAINTS = {
-    "docker: Error response from daemon: No such image: app:2\n": (
-        *("docker", 125),
-        "the image app:2 is not on the host",
-    ),
-    "Unable to find image 'app:2' locally\n": (
-        *("docker", 125),
-        "the image app:2 is not on the host",
-    ),
-    'invalid mount config for type "bind": bind source path does not exist: /a b.\n': (
-        *("docker", 125),
-        "/a b does not exist on the host",
-    ),
-    'could not select device driver "" with capabilities: [[gpu]].': (
-        *("docker", 125),
-        "the engine has no NVIDIA runtime",
-    ),
-    "write /var/lib/docker/x: no space left on device": (
-        *("docker", 125),
-        "no space is left on the engine's disk",
-    ),
-    "write /var/lib/docker/x: disk quota exceeded": (
-        *("docker", 125),
-        "no space is left on the engine's disk",
-    ),
-    "docker: Got permission denied while trying to connect to the Docker daemon socket": (
-        *("docker", 126),
-        "permission denied on the engine's socket",
-    ),
-    "Error: app:2: image not known": (
-        *("podman", 125),
-        "the image app:2 is not on the host",
-    ),
-    "Error: statfs /a b: no such file or directory": (
-        *("podman", 125),
-        "/a b does not exist on the host",
-    ),
-    "Error: OCI runtime error: crun: cgroups in hybrid mode not supported, drop all controllers": (
-        *("podman", 126),
-        "its runtime crun does not run on a kernel with cgroups of both versions",
-    ),
-    "Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all": (
-        *("podman", 126),
-        "Podman has no CDI description of the GPU",
-    ),
-    "Error: something new": (
-        *("podman", 125),
-        "podman could not start the container: Error: something new",
-    ),
-    "docker: Error response from daemon: unknown or invalid runtime name: runsc.": (
-        *("gvisor", 125),
-        "the Docker daemon has no runtime runsc",
-    ),
-    "docker: No such image: app:3": (
-        *("gvisor", 125),
-        "the image app:3 is not on the host",
-    ),
-    "bwrap: Can't find source path /x y/usr: No such file or directory": (
-        *("bubblewrap", 1),
-        "the image /x y is not on the host",
-    ),
-    "bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted": (
-        *("bubblewrap", 1),
-        "no unprivileged user namespaces",
-    ),
-    "Failed to start transient scope unit: Access denied": (
-        *("bubblewrap-cgroup", 1),
-        "no control group was made: Failed to start transient scope unit: Access denied",
-    ),
-    "bwrap: Can't find source path /x z/.: No such file or directory": (
-        *("bubblewrap-overlay", 1),
-        "the image /x z is not on the host",
-    ),
-    "bwrap: Can't find source path /a b: No such file or directory": (
-        *("bubblewrap", 1),
-        "/a b does not exist on the host",
-    ),
-    "bwrap: Can't chdir to /nowhere: No such file or directory": (
-        *("bubblewrap", 1),
-        "the working directory /nowhere is not in the container",
-    ),
-    "ch-run[9]: error: can't bind: source not found: /a b (ch_core.c:231)": (
-        *("charliecloud", 1),
-        "/a b does not exist on the host",
-    ),
-    "ch-run[9]: error: can't stat: /x y: No such file or directory (ch_core.c:401 2)": (
-        *("charliecloud", 1),
-        "the image /x y is not on the host",
-    ),
-    "ch-run[9]: error: can't cd to /nowhere: No such file or directory (ch_core.c:560 2)": (
-        *("charliecloud", 1),
-        "the working directory /nowhere is not in the container",
-    ),
-    "ch-run[9]: error: something new (ch_core.c:1)": (
-        *("charliecloud", 31),
-        "ch-run could not start the container: ch-run[9]: error: something new (ch_core.c:1)",
-    ),
-    'exec: "pythn": executable file not found in $PATH: unknown.': (
-        *("docker", 127),
-        "pythn is not in the image",
-    ),
-    "docker: something new\n\nRun 'docker run --help' for more information": (
-        *("docker", 126),
-        "docker could not start the program: docker: something new",
-    ),
-    "invalid argument for --ulimit\n\nUsage:  docker run [OPTIONS]\n\nRun 'docker run --help'": (
-        *("docker", 125),
-        "docker could not start the container: invalid argument for --ulimit",
-    ),
-    "FATAL:   While checking container encryption: could not open image /x.sif: failed to "
-    "retrieve path for /x.sif: lstat /x.sif: no such file or directory": (
-        *("singularity", 255),
-        "the image /x.sif is not on the host",
-    ),
-    "FATAL:   container creation failed: image driver mount failure: squashfuse_ll exited: "
-    "Something went wrong trying to read the squashfs image.": (
-        *("singularity", 255),
-        "the image is damaged or truncated",
-    ),
-    "FATAL:   while mounting /nonexist: mount source /nonexist doesn't exist": (
-        *("singularity", 255),
-        "/nonexist does not exist on the host",
-    ),
-    "FATAL:   write /tmp/x: no space left on device": (
-        *("singularity", 255),
-        "no space is left on the disk",
-    ),
-    "FATAL:   write /tmp/x: disk quota exceeded": (
-        *("singularity", 255),
-        "no space is left on the disk",
-    ),
-    "ERROR  : Requesting capability set 0x1ff while permitted capability set is 0x1c\n": (
-        *("singularity", 1),
-        "it cannot mount images as this user",
-    ),
-    "env: 'python3.19': No such file or directory\n": (
-        *("vm", 127),
-        "the program cannot be started on the host",
-    ),
-}
+    ("docker", 125): {
+        "docker: Error response from daemon: No such image: app:2\n":
+            "the image app:2 is not on the host",
+        "Unable to find image 'app:2' locally\n": "the image app:2 is not on the host",
+        'invalid mount config for type "bind": bind source path does not exist: /a b.\n':
+            "/a b does not exist on the host",
+        'could not select device driver "" with capabilities: [[gpu]].':
+            "the engine has no NVIDIA runtime",
+        "write /var/lib/docker/x: no space left on device": "no space is left on the engine's disk",
+        "write /var/lib/docker/x: disk quota exceeded": "no space is left on the engine's disk",
+        "invalid argument for --ulimit\n\nUsage:  docker run [OPTIONS]\n\nRun 'docker run --help'":
+            "docker could not start the container: invalid argument for --ulimit",
+    },
+    ("docker", 126): {
+        "docker: Got permission denied while trying to connect to the Docker daemon socket":
+            "permission denied on the engine's socket",
+        "docker: something new\n\nRun 'docker run --help' for more information":
+            "docker could not start the program: docker: something new",
+    },
+    ("podman", 125): {
+        "Error: app:2: image not known": "the image app:2 is not on the host",
+        "Error: statfs /a b: no such file or directory": "/a b does not exist on the host",
+        "Error: something new": "podman could not start the container: Error: something new",
+    },
+    ("podman", 126): {
+        "Error: OCI runtime error: crun: cgroups in hybrid mode not supported, drop all "
+        "controllers":
+            "its runtime crun does not run on a kernel with cgroups of both versions",
+        "Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all":
+            "Podman has no CDI description of the GPU",
+    },
+    ("gvisor", 125): {
+        "docker: Error response from daemon: unknown or invalid runtime name: runsc.":
+            "the Docker daemon has no runtime runsc",
+        "docker: No such image: app:3": "the image app:3 is not on the host",
+    },
+    ("bubblewrap", 1): {
+        "bwrap: Can't find source path /x y/usr: No such file or directory":
+            "the image /x y is not on the host",
+        "bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted":
+            "no unprivileged user namespaces",
+        "bwrap: Can't find source path /a b: No such file or directory":
+            "/a b does not exist on the host",
+        "bwrap: Can't chdir to /nowhere: No such file or directory":
+            "the working directory /nowhere is not in the container",
+    },
+    ("bubblewrap-cgroup", 1): {
+        "Failed to start transient scope unit: Access denied":
+            "no control group was made: Failed to start transient scope unit: Access denied",
+    },
+    ("bubblewrap-overlay", 1): {
+        "bwrap: Can't find source path /x z/.: No such file or directory":
+            "the image /x z is not on the host",
+    },
+    ("charliecloud", 1): {
+        "ch-run[9]: error: can't bind: source not found: /a b (ch_core.c:231)":
+            "/a b does not exist on the host",
+        "ch-run[9]: error: can't stat: /x y: No such file or directory (ch_core.c:401 2)":
+            "the image /x y is not on the host",
+        "ch-run[9]: error: can't cd to /nowhere: No such file or directory (ch_core.c:560 2)":
+            "the working directory /nowhere is not in the container",
+    },
+    ("charliecloud", 31): {
+        "ch-run[9]: error: something new (ch_core.c:1)":
+            "ch-run could not start the container: ch-run[9]: error: something new (ch_core.c:1)",
+    },
+    ("docker", 127): {
+        'exec: "pythn": executable file not found in $PATH: unknown.': "pythn is not in the image",
+    },
+    ("singularity", 255): {
+        "FATAL:   While checking container encryption: could not open image /x.sif: failed to "
+        "retrieve path for /x.sif: lstat /x.sif: no such file or directory":
+            "the image /x.sif is not on the host",
+        "FATAL:   container creation failed: image driver mount failure: squashfuse_ll exited: "
+        "Something went wrong trying to read the squashfs image.":
+            "the image is damaged or truncated",
+        "FATAL:   while mounting /nonexist: mount source /nonexist doesn't exist":
+            "/nonexist does not exist on the host",
+        "FATAL:   write /tmp/x: no space left on device": "no space is left on the disk",
+        "FATAL:   write /tmp/x: disk quota exceeded": "no space is left on the disk",
+    },
+    ("singularity", 1): {
+        "ERROR  : Requesting capability set 0x1ff while permitted capability set is 0x1c\n":
+            "it cannot mount images as this user",
+    },
+    ("vm", 127): {
+        "env: 'python3.19': No such file or directory\n":
+            "the program cannot be started on the host",
+    },
+}  # fmt: skip
 
 
 def test_what_root_has_written_in_a_container_is_given_back_with_the_exit_code(
@@ -576,7 +510,7 @@ def test_what_root_has_written_in_a_container_is_given_back_with_the_exit_code(
 
 @pytest.mark.parametrize(
     ("stderr", "name", "exit_code", "sentence"),
-    [(stderr, *rest) for stderr, rest in COMPLAINTS.items()],
+    [(stderr, *of, said) for of, rows in COMPLAINTS.items() for stderr, said in rows.items()],
 )
 def test_a_failed_start_is_explained(stderr: str, name: str, exit_code: int, sentence: str) -> None:
     """The engine's complaint becomes a sentence a person can act on."""

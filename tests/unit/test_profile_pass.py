@@ -212,11 +212,14 @@ def workload(tmp_path: Path) -> Callable[[str], str]:
     return lambda name: f"{path}:{name}"
 
 
-def test_every_arm_but_the_control_is_profiled(
-    tmp_path: Path, workload: Callable[[str], str]
-) -> None:
+@pytest.fixture
+def made(tmp_path: Path, workload: Callable[[str], str]) -> CellContext:
+    """Return the cell of a workload that does its steps."""
+    return bench(tmp_path, workload("Light"))
+
+
+def test_every_arm_but_the_control_is_profiled(tmp_path: Path, made: CellContext) -> None:
     """Each kind has a record and an event: what was found, or why it was not."""
-    made = bench(tmp_path, workload("Light"))
     host = _profiling_host(made, tmp_path, [])
     _measure(made, host)
     records = host.folder.read_profiles()
@@ -237,10 +240,9 @@ def test_what_is_missing_has_its_reason(tmp_path: Path, workload: Callable[[str]
     records = {r.kind: r for r in _profiled(tmp_path, workload("Light")) if r.arm == "vm"}
     assert why(records["torch"]) == ("not-measured", "the workload does not use PyTorch")
     assert why(records["flops"]) == ("not-measured", "the workload does not use PyTorch")
+    expected = ("no-gpu", "the workload ran on the CPU: no GPU work to profile")
     for kind in AROUND:
-        assert records[kind].state == "missing"
-        expected = ("no-gpu", "the workload ran on the CPU: no GPU work to profile")
-        assert why(records[kind]) == expected
+        assert (records[kind].state, why(records[kind])) == ("missing", expected)
 
 
 def test_a_step_that_fails_under_a_profiler_leaves_a_reason_and_no_error(
@@ -261,11 +263,8 @@ def test_a_workload_that_cannot_start_leaves_its_reason_for_each_kind(
     assert reasons == {("failed", "docker: ValueError: no such layer")}
 
 
-def test_a_resumed_pass_does_what_is_missing_alone(
-    tmp_path: Path, workload: Callable[[str], str]
-) -> None:
+def test_a_resumed_pass_does_what_is_missing_alone(tmp_path: Path, made: CellContext) -> None:
     """Only the reference is begun again, since it tells what GPU there is."""
-    made = bench(tmp_path, workload("Light"))
     launched: list[str] = []
     host = _profiling_host(made, tmp_path, launched)
     _measure(made, host)
@@ -297,11 +296,9 @@ def test_a_resumed_pass_tries_again_what_failed(
 
 
 def test_a_host_that_refuses_a_file_costs_the_profiles_and_not_the_cell(
-    tmp_path: Path, workload: Callable[[str], str]
+    tmp_path: Path, made: CellContext
 ) -> None:
     """The timing is done; a profile that cannot be brought here has its reason."""
-    made = bench(tmp_path, workload("Light"))
-
     met: set[str] = set()
 
     def refuse_at_first(arm: str) -> str:
@@ -327,25 +324,22 @@ def test_a_failure_tells_what_the_tool_said_and_not_the_log_of_the_worker() -> N
     assert problem.reason == "vm: the worker ended: ERR_NVGPUCTRPERM - no permission"
     assert "NVreg_RestrictProfilingToAdminUsers=0" in problem.hint
     silent = WorkloadError("vm: the worker ended", details="epoch 1", hint="read its log")
-    expected = Problem(brief="vm: the worker ended", hint="read its log")
-    assert failed(silent, Ncu()).problem == expected
+    assert failed(silent, Ncu()).problem == Problem(brief=silent.brief, hint=silent.hint)
 
 
 def test_a_pass_ends_between_two_profiles_when_the_user_stops(
-    tmp_path: Path, workload: Callable[[str], str]
+    tmp_path: Path, made: CellContext
 ) -> None:
     """What was kept before stays."""
-    made = bench(tmp_path, workload("Light"))
     made.interruption.request()
     with pytest.raises(InterruptedRunError):
         _measure(made, _profiling_host(made, tmp_path, []))
 
 
 def test_an_arm_that_failed_has_its_reason_and_is_not_started_again(
-    tmp_path: Path, workload: Callable[[str], str]
+    tmp_path: Path, made: CellContext
 ) -> None:
     """It may have hung, and would hang again."""
-    made = bench(tmp_path, workload("Light"))
     launched: list[str] = []
     host = _profiling_host(made, tmp_path, launched)
     profiles = ProfilePass(made, host)
@@ -383,12 +377,12 @@ def _attacked(path: Path, name: str) -> tuple[dict[PassName, ProfileRecord], lis
 def test_an_arm_does_not_say_which_file_of_the_host_is_read(tmp_path: Path, name: str) -> None:
     """Only a plain file of the name that was asked for comes here; other profiles stay."""
     records, events = _attacked(tmp_path, name)
-    assert (records["torch"].state, records["torch"].is_failure) == ("missing", True)
-    lacks = records["torch"].lacks
-    assert lacks is not None
-    assert WITHOUT_PROFILE[name] in lacks.problem.reason
-    assert lacks.problem.hint
-    assert records["torch"].raw == ()
+    torch = records["torch"]
+    assert (torch.state, torch.is_failure, torch.raw) == ("missing", True, ())
+    assert torch.lacks is not None
+    problem = torch.lacks.problem
+    assert WITHOUT_PROFILE[name] in problem.reason
+    assert problem.hint
     assert records["host"].state == "ok"
     assert (tmp_path / "secret").read_text() == SECRET
     failures = [event.failure for event in events if event.failure is not None]
@@ -396,8 +390,7 @@ def test_an_arm_does_not_say_which_file_of_the_host_is_read(tmp_path: Path, name
         assert failures == []
         return
     (failure,) = failures
-    assert exit_code_of(failure.phase) == 4
-    assert failure.brief == lacks.problem.reason
+    assert (exit_code_of(failure.phase), failure.brief) == (4, problem.reason)
     assert failure.brief.startswith("docker: ")
     assert failure.details
     assert failure.hint
@@ -416,23 +409,27 @@ def test_a_file_that_was_asked_for_is_kept(tmp_path: Path) -> None:
 
 
 def _traced(
-    path: Path, name: str, *, marked: Trace | None = None, whole: Trace | None = None
+    path: Path,
+    name: str = "LinksTheExport",
+    *,
+    marked: Trace | None = None,
+    whole: Trace | None = None,
 ) -> tuple[dict[str, ProfileRecord], list[Event]]:
     """Return the traces of each arm by a tool that stands around workers which claim a GPU."""
     (path / "traced.py").write_text(TRACED)
     (path / "secret").write_text(SECRET)
-    marked = plain() if marked is None else marked
-    marked.write(path / "cudaProfilerApi.sqlite")
+    (marked or plain()).write(path / "cudaProfilerApi.sqlite")
     (whole or plain()).write(path / "none.sqlite")
-    program = path / "nsys"
-    program.write_text(NSYS.format(exports=path))
-    program.chmod(0o755)
     made = bench(path / "run", f"{path / 'traced.py'}:{name}")
-    tool = Tool(name="nsys", program=str(program), folder=str(path), version="2024.5.1")
+    tool = _tool(path, "nsys", NSYS.format(exports=path), version="2024.5.1")
     missing = unusable("ncu is not installed")
     tools: dict[tuple[str, str], Tool | Check] = {("nsys", "8.0"): tool, ("ncu", "8.0"): missing}
     box = Toolbox(transport=LOCAL, choice="trace", _tools=tools)
-    host = replace(_profiling_host(made, path, []), toolbox=box, launch=_around(path))
+
+    def launch_around(arm: str, profiler: ProfilerRun | None) -> Worker:
+        return launch(path, arm, around=profiler.wrap if profiler else lambda command: command)
+
+    host = replace(_profiling_host(made, path, []), toolbox=box, launch=launch_around)
     for arm in made.arms:
         Path(host.scratch(arm)).mkdir()
     _measure(made, host)
@@ -441,16 +438,9 @@ def _traced(
     return found, [event for event in made.recorder.events if event.what == "profiled"]
 
 
-def _around(path: Path) -> Callable[[str, ProfilerRun | None], Worker]:
-    def start(arm: str, profiler: ProfilerRun | None) -> Worker:
-        return launch(path, arm, around=profiler.wrap if profiler else lambda command: command)
-
-    return start
-
-
 def test_what_a_tool_leaves_is_read_and_kept_without_a_trace_on_the_host(tmp_path: Path) -> None:
     """A link under the name of its export is neither read nor written to."""
-    records, events = _traced(tmp_path, "LinksTheExport")
+    records, events = _traced(tmp_path)
     for arm in ("vm", "docker"):
         one = records[arm]
         assert (one.state, one.lacks, one.steps) == ("ok", None, STEPS)
@@ -480,11 +470,15 @@ def _silent() -> Trace:
     return trace
 
 
+def _marked(trace: Trace) -> Trace:
+    """Return a trace in which the steps are marked."""
+    trace.range("envcompare", 0, 10_000, kind=START_END)
+    return trace
+
+
 def test_a_trace_without_a_kernel_is_tried_again_over_the_whole_process(tmp_path: Path) -> None:
     """Of the second trace the marked steps alone count."""
-    whole = plain()
-    whole.range("envcompare", 0, 10_000, kind=START_END)
-    records, _ = _traced(tmp_path, "LinksTheExport", marked=_silent(), whole=whole)
+    records, _ = _traced(tmp_path, marked=_silent(), whole=_marked(plain()))
     for arm in ("vm", "docker"):
         record = records[arm]
         assert (record.state, record.lacks, record.steps) == ("ok", None, STEPS)
@@ -496,10 +490,7 @@ def test_a_trace_without_a_kernel_is_tried_again_over_the_whole_process(tmp_path
 
 def test_a_workload_of_the_gpu_without_a_kernel_in_either_trace_has_failed(tmp_path: Path) -> None:
     """What nsys says of it is the reason, and no empty profile is kept."""
-    whole = _silent()
-    whole.range("envcompare", 0, 10_000, kind=START_END)
-    records, _ = _traced(tmp_path, "LinksTheExport", marked=_silent(), whole=whole)
-    record = records["vm"]
+    record = _traced(tmp_path, marked=_silent(), whole=_marked(_silent()))[0]["vm"]
     assert (record.state, record.raw, record.profile) == ("missing", (), None)
     assert record.lacks is not None
     problem = record.lacks.problem
@@ -511,9 +502,9 @@ def test_a_workload_of_the_gpu_without_a_kernel_in_either_trace_has_failed(tmp_p
 
 def test_a_whole_process_without_marks_is_not_taken_for_the_steps(tmp_path: Path) -> None:
     """Its kernels are those of the start and the warm-up too."""
-    records, _ = _traced(tmp_path, "LinksTheExport", marked=_silent(), whole=plain())
-    assert records["vm"].state == "missing"
-    assert "the nsys trace has no marks" in why(records["vm"])[1]
+    record = _traced(tmp_path, marked=_silent())[0]["vm"]
+    assert record.state == "missing"
+    assert "the nsys trace has no marks" in why(record)[1]
 
 
 @pytest.mark.parametrize(
@@ -623,12 +614,14 @@ class TestRealTool:
         return found
 
     def test_the_protocol_stays_whole_and_the_report_is_read(
-        self, tmp_path: Path, workload: Callable[[str], str], nsys: Tool
+        self, tmp_path: Path, made: CellContext, nsys: Tool
     ) -> None:
         """The worker answers as ever; what nsys leaves is exported and is an honest nothing."""
-        profiler = _without_marks(Nsys().wrap(nsys, TRACE, folder=str(tmp_path / "nsys")))
+        profiler = Nsys().wrap(nsys, TRACE, folder=str(tmp_path / "nsys"))
+        # Traced from the start: without a GPU nothing is marked.
+        words = (one for one in profiler.arguments if not one.startswith("--capture-range"))
+        profiler = replace(profiler, arguments=tuple(words))
         Path(profiler.folder).mkdir()
-        made = bench(tmp_path, workload("Light"))
         with _greeted(tmp_path, profiler, made.spec) as (worker, hello):
             assert hello.device == "cpu"
             worker.send_begin(1, 0)
@@ -643,23 +636,18 @@ class TestRealTool:
         assert found.kernels == ()
 
     def test_marks_that_never_come_leave_no_report(
-        self, tmp_path: Path, workload: Callable[[str], str], nsys: Tool
+        self, tmp_path: Path, made: CellContext, nsys: Tool
     ) -> None:
         """That is said, and not taken for a trace without kernels."""
         profiler = Nsys().wrap(nsys, TRACE, folder=str(tmp_path / "nsys"))
         Path(profiler.folder).mkdir()
-        spec = bench(tmp_path, workload("Light")).spec
-        with _greeted(tmp_path, profiler, spec) as (worker, _hello):
+        with _greeted(tmp_path, profiler, made.spec) as (worker, _hello):
             worker.quit(120)
-        with (
-            pytest.raises(ProfileError) as caught,
-            Quarantine.empty(LOCAL, "vm", str(tmp_path / "taken")) as own,
-        ):
-            Nsys().export(own, profiler, log=worker.tail())
-        assert caught.value.brief == "nsys left no report"
+        error = _refused(tmp_path, Nsys(), profiler, log=worker.tail())
+        assert error.brief == "nsys left no report"
 
     def test_ncu_leaves_the_protocol_whole_and_says_why_it_has_nothing(
-        self, tmp_path: Path, workload: Callable[[str], str]
+        self, tmp_path: Path, made: CellContext
     ) -> None:
         """It prints to stdout by itself; without a driver it can count nothing."""
         found = Ncu().discover(LOCAL)
@@ -668,80 +656,75 @@ class TestRealTool:
         profiler = Ncu().wrap(tool, MEMORY, folder=str(tmp_path / "ncu"))
         assert isinstance(profiler, ProfilerRun)
         Path(profiler.folder).mkdir()
-        spec = bench(tmp_path, workload("Light")).spec
-        with _greeted(tmp_path, profiler, spec) as (worker, hello):
+        with _greeted(tmp_path, profiler, made.spec) as (worker, hello):
             assert hello.pid > 0
             worker.quit(120)
-        with (
-            pytest.raises(ProfileError) as caught,
-            Quarantine.empty(LOCAL, "vm", str(tmp_path / "taken")) as own,
-        ):
-            Ncu().export(own, profiler, log=worker.tail())
-        assert caught.value.brief == "ncu left no report"
-        assert "No kernels were profiled." in caught.value.details
+        error = _refused(tmp_path, Ncu(), profiler, log=worker.tail())
+        assert error.brief == "ncu left no report"
+        assert "No kernels were profiled." in error.details
+
+
+def _refused(path: Path, profiler: Ncu | Nsys, run: ProfilerRun, *, log: str) -> ProfileError:
+    """Return why nothing of what a tool left can be exported."""
+    with (
+        pytest.raises(ProfileError) as caught,
+        Quarantine.empty(LOCAL, "vm", str(path / "taken")) as own,
+    ):
+        profiler.export(own, run, log=log)
+    return caught.value
 
 
 def test_a_complaint_is_found_behind_many_lines_of_progress(
-    tmp_path: Path, workload: Callable[[str], str]
+    tmp_path: Path, made: CellContext
 ) -> None:
     """The right to read counters is refused at the first kernel, and the program goes on."""
-    script = tmp_path / "ncu"
-    script.write_text(
+    tool = _tool(
+        tmp_path,
+        "ncu",
         "#!/bin/sh\n"
         "echo '==ERROR== ERR_NVGPUCTRPERM - no permission'\n"
         "for n in $(seq 50); do echo '==PROF== Profiling'; done\n"
-        'shift 3; exec "$@"\n'
+        'shift 3; exec "$@"\n',
     )
-    script.chmod(0o755)
-    tool = Tool(name="ncu", program=str(script), folder=str(tmp_path), version="1.0")
     words = ("a", "b", "c")
     profiler = ProfilerRun(kind=MEMORY, tool=tool, arguments=words, folder=str(tmp_path))
     worker = _wrapped(tmp_path, profiler)
-    worker.send_hello(bench(tmp_path, workload("Light")).spec)
+    worker.send_hello(made.spec)
     worker.await_hello()
     worker.quit()
-    with (
-        pytest.raises(ProfileError) as caught,
-        Quarantine.empty(LOCAL, "vm", str(tmp_path / "taken")) as own,
-    ):
-        Ncu().export(own, profiler, log=worker.tail(SAID_LINES))
-    assert caught.value.details == "ERR_NVGPUCTRPERM - no permission"
-    assert "NVreg_RestrictProfilingToAdminUsers=0" in caught.value.hint
+    error = _refused(tmp_path, Ncu(), profiler, log=worker.tail(SAID_LINES))
+    assert error.details == "ERR_NVGPUCTRPERM - no permission"
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in error.hint
 
 
 @pytest.mark.parametrize(("falls", "starts"), [(0, 1), (2, 3)])
 def test_a_tool_that_falls_before_the_worker_is_there_is_started_again(
-    tmp_path: Path, workload: Callable[[str], str], falls: int, starts: int
+    tmp_path: Path, made: CellContext, falls: int, starts: int
 ) -> None:
     """As nsys does now and then; what a start leaves is ended each time."""
     ended: list[None] = []
     launch_worker = _falling(tmp_path, falls, end=lambda: ended.append(None))
-    spec = bench(tmp_path, workload("Light")).spec
-    with started(launch_worker, spec, starts=TOOL_STARTS) as (worker, hello):
+    with started(launch_worker, made.spec, starts=TOOL_STARTS) as (worker, hello):
         assert hello.device == "cpu"
         worker.quit()
     assert len(ended) == starts
 
 
 def test_a_tool_that_always_falls_is_not_started_for_ever(
-    tmp_path: Path, workload: Callable[[str], str]
+    tmp_path: Path, made: CellContext
 ) -> None:
     """What it said last is the reason."""
-    spec = bench(tmp_path, workload("Light")).spec
     with (
         pytest.raises(WorkloadError) as caught,
-        started(_falling(tmp_path, TOOL_STARTS), spec, starts=TOOL_STARTS),
+        started(_falling(tmp_path, TOOL_STARTS), made.spec, starts=TOOL_STARTS),
     ):
         pytest.fail("no worker can be there")
     assert caught.value.worker_exit_code == 1
     assert caught.value.details.splitlines() == ["sem_open 3"]
 
 
-def test_no_tool_is_started_again_once_the_user_stops(
-    tmp_path: Path, workload: Callable[[str], str]
-) -> None:
+def test_no_tool_is_started_again_once_the_user_stops(tmp_path: Path, made: CellContext) -> None:
     """A second Ctrl-C kills the worker, which must not read as a tool that fell."""
-    made = bench(tmp_path, workload("Light"))
     fall = _falling(tmp_path, 1)
 
     def fall_and_stop() -> Worker:
@@ -760,22 +743,22 @@ def _falling(
     path: Path, falls: int, *, end: Callable[[], object] = lambda: None
 ) -> Callable[[], Worker]:
     """Return what starts a worker under a tool whose first starts end with exit code 1."""
-    script = path / "falling"
     count = path / "starts"
-    script.write_text(
+    script = (
         f"#!/bin/sh\necho x >>{count}\nn=$(wc -l <{count})\n"
         f'[ "$n" -gt {falls} ] || {{ echo "sem_open $n" >&2; exit 1; }}\nexec "$@"\n'
     )
-    script.chmod(0o755)
-    tool = Tool(name="nsys", program=str(script), folder=str(path), version="1.0")
+    tool = _tool(path, "nsys", script)
     profiler = ProfilerRun(kind=TRACE, tool=tool, arguments=(), folder=str(path))
     return lambda: _wrapped(path, profiler, end=end)
 
 
-def _without_marks(profiler: ProfilerRun) -> ProfilerRun:
-    """Return the profiler as it traces from the start: without a GPU nothing is marked."""
-    words = (word for word in profiler.arguments if not word.startswith("--capture-range"))
-    return replace(profiler, arguments=tuple(words))
+def _tool(path: Path, name: str, script: str, *, version: str = "1.0") -> Tool:
+    """Return a tool that is this script."""
+    program = path / name
+    program.write_text(script)
+    program.chmod(0o755)
+    return Tool(name=name, program=str(program), folder=str(path), version=version)
 
 
 def _greeted(
