@@ -29,12 +29,12 @@ from envcompare.errors import ConfigError, InterruptedRunError, exit_code_of
 from envcompare.gpu import HostGpus
 from envcompare.hosts import HostSession, ReadyArm
 from envcompare.run_folder import standing
-from envcompare.run_folder.records import Scalar
+from envcompare.run_folder.records import Event, Scalar
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import Fit, Job, search_fit, walk
 from envcompare.runner.cellrun import CellRun, run_cells
 from envcompare.stack import Prepared
-from envcompare.stats.acrosscells import KNEE_SHARE, knee
+from envcompare.stats.acrosscells import KNEE_SHARE, Knee, knee
 from envcompare.text import Command
 from envcompare.transport import LOCAL, run
 
@@ -77,6 +77,13 @@ def experiment(**flags: Any) -> Experiment:
     return resolve(Settings(**{"envs": "vm", **flags}), Settings(), known=KNOWN)
 
 
+def written(folder: Path, parameters: str, more: str = "") -> str:
+    """Write a class of the user's with these parameters, and return how it is named."""
+    path = folder / "net.py"
+    path.write_text(OWN.format(parameters=parameters) + more)
+    return f"{path}:Net"
+
+
 def sizes_of(found: Experiment) -> dict[str, tuple[object, ...]]:
     """Return the batches of each workload."""
     return {one.name: dict(one.parameters)["batch"] for one in found.workloads}
@@ -90,10 +97,7 @@ def test_sizes_double_from_the_batch_of_each_workload() -> None:
         "mlp": (1, 2, 4, 8, 16, 32, 64),
     }
     cells = make_plan(found, ("local",), accept_many=False).cells
-    assert [cell.id for cell in cells[:2]] == [
-        "local/cnn/batch=64,lr=0.1",
-        "local/cnn/batch=64,lr=0.2",
-    ]
+    assert [cell.id for cell in cells[:2]] == [f"local/cnn/batch=64,lr={lr}" for lr in (0.1, 0.2)]
     assert len(cells) == 2 * 7 + 7
 
 
@@ -101,17 +105,15 @@ def test_the_plan_says_that_search_and_training_come_on_top() -> None:
     """Its minutes are those of the budgets."""
     found = experiment(workloads="cnn", search="batch")
     lines = plan_lines(found, make_plan(found, ("local",), accept_many=False))
-    assert any(
-        line.endswith("hosts take turns, without search, profiles and waiting;") for line in lines
-    )
+    said = "hosts take turns, without search, profiles and waiting;"
+    assert any(line.endswith(said) for line in lines)
 
 
 def test_sizes_out_of_range_are_refused_with_the_range(tmp_path: Path) -> None:
     """An end that is open is not named."""
-    path = tmp_path / "net.py"
-    path.write_text(OWN.format(parameters="{'batch': 8}") + "    RANGES = {'batch': (4, None)}\n")
+    own = written(tmp_path, "{'batch': 8}", "    RANGES = {'batch': (4, None)}\n")
     with pytest.raises(ConfigError) as refused:
-        experiment(workload=f"{path}:Net", search="batch=2-8")
+        experiment(workload=own, search="batch=2-8")
     assert refused.value.details == "it accepts at least 4"
 
 
@@ -147,10 +149,9 @@ def test_a_search_for_anything_else_is_refused(text: str) -> None:
 
 def test_a_workload_without_a_batch_is_refused(tmp_path: Any) -> None:
     """A bundled one, a plain command, and a class that declares none."""
-    path = tmp_path / "net.py"
-    path.write_text(OWN.format(parameters="{'width': 8}"))
+    own = written(tmp_path, "{'width': 8}")
     command = {"job": WorkloadTable(command="true")}
-    for flags in ({"workloads": "startup"}, {"workloads": command}, {"workload": f"{path}:Net"}):
+    for flags in ({"workloads": "startup"}, {"workloads": command}, {"workload": own}):
         with pytest.raises(ConfigError, match="has no parameter `batch`") as refused:
             experiment(search="batch", **flags)
         assert "cnn, mlp" in refused.value.details
@@ -158,9 +159,7 @@ def test_a_workload_without_a_batch_is_refused(tmp_path: Any) -> None:
 
 def test_a_class_of_the_users_is_searched_from_its_own_batch(tmp_path: Any) -> None:
     """As its PARAMS declare it."""
-    path = tmp_path / "net.py"
-    path.write_text(OWN.format(parameters="{'batch': 3}"))
-    found = experiment(search="batch", workload=f"{path}:Net")
+    found = experiment(search="batch", workload=written(tmp_path, "{'batch': 3}"))
     assert sizes_of(found) == {"net-Net": (3, 6, 12, 24, 48, 96, 192)}
 
 
@@ -191,24 +190,28 @@ def rates(*samples_per_s: float, restarts: int = 4, noise: float = 0.0) -> dict[
     }
 
 
+def knee_of(values: dict[int, Any]) -> Knee:
+    """Return the knee of throughputs that have one."""
+    found = knee(values)
+    assert found is not None
+    return found
+
+
 def test_the_knee_is_the_smallest_batch_near_the_best() -> None:
     """The best may be a larger one, and restarts may differ from each other."""
-    found = knee(rates(100, 180, 240, 250, 252, noise=0.002))
-    assert found is not None
+    found = knee_of(rates(100, 180, 240, 250, 252, noise=0.002))
     assert (found.low, found.high, found.best) == (4, 4, 16)
 
 
 def test_a_knee_at_the_edge_is_not_decided() -> None:
     """95 % of the best is as near to the one as to the other: both ends are named."""
-    found = knee(rates(100, 150, 237.5, 250, noise=0.002))
-    assert found is not None
+    found = knee_of(rates(100, 150, 237.5, 250, noise=0.002))
     assert (found.low, found.high) == (4, 8)
 
 
 def test_one_restart_decides_nothing() -> None:
     """It says nothing of how far restarts scatter."""
-    found = knee(rates(100, 180, 240, restarts=1))
-    assert found is not None
+    found = knee_of(rates(100, 180, 240, restarts=1))
     assert (found.low, found.high, found.restarts) == (1, None, 1)
 
 
@@ -216,8 +219,7 @@ def test_a_batch_that_ended_early_spoils_no_other() -> None:
     """Its restarts are compared with the same ones of the others."""
     values = rates(100, 180, 248, 250, 252, noise=0.002)
     values[16] = {restart: values[16][restart] for restart in (1, 2)}
-    found = knee(values)
-    assert found is not None
+    found = knee_of(values)
     assert (found.low, found.high, found.best) == (4, 4, 16)
 
 
@@ -236,8 +238,7 @@ def test_without_two_batches_in_a_restart_there_is_no_knee() -> None:
 def test_what_is_claimed_of_a_knee_holds_together(levels: list[float], noise: float) -> None:
     """The best reaches the share if anything does, and the ends are in order and measured."""
     values = rates(*levels, noise=noise)
-    found = knee(values)
-    assert found is not None
+    found = knee_of(values)
     assert found.low in values
     assert found.low <= found.best
     assert found.high is None or found.low <= found.high
@@ -254,8 +255,7 @@ def test_a_true_knee_is_rarely_missed_by_a_claim() -> None:
             1 << p: {r: math.log(one) + drawn.normal(0, 0.01) for r in range(4)}
             for p, one in enumerate(truth)
         }
-        found = knee(values)
-        assert found is not None
+        found = knee_of(values)
         claims[found.high if found.low == found.high else None] += 1
     assert claims[8] > 200
     assert sum(claims.values()) - claims[8] - claims[None] <= 0.05 * 400
@@ -342,29 +342,29 @@ def ends(job: Job) -> dict[str, str | None]:
     return {e.cell.split("=")[-1]: e.state for e in events if e.what == "cell-ended"}
 
 
+def searches(job: Job) -> list[Event]:
+    """Return what searches have noted."""
+    return [event for event in job.folder.read_events().events if event.what == "batch-fits"]
+
+
 def exit_codes(job: Job) -> set[int]:
     """Return the exit codes of all failures."""
     events = standing(job.folder.read_events().events)
     return {exit_code_of(event.failure.phase) for event in events if event.failure}
 
 
-def test_a_search_that_fails_in_every_arm_is_a_failure(
-    searching: Searching,
-) -> None:
+def test_a_search_that_fails_in_every_arm_is_a_failure(searching: Searching) -> None:
     """Its cells fail with what the class said, and a resumed run searches anew."""
     job, runs = searching("RaisesAtOnce")
     run_cells(job, runs, ended=set())
     assert ends(job) == {"8": "failed", "16": "failed"}
     assert exit_codes(job) == {4}
-    events = job.folder.read_events().events
-    searches = [event for event in events if event.what == "batch-fits"]
-    assert len(searches) == 1
-    failure = next(event.failure for event in events if event.failure)
-    assert failure.details == f"vm: {searches[0].values['reason']}"
+    (search,) = searches(job)
+    failure = next(one.failure for one in job.folder.read_events().events if one.failure)
+    assert failure.details == f"vm: {search.values['reason']}"
     job.note("run-resumed")
     run_cells(job, runs, ended=set())
-    again = [event for event in job.folder.read_events().events if event.what == "batch-fits"]
-    assert len(again) == 2
+    assert len(searches(job)) == 2
 
 
 def test_a_search_in_which_no_size_fits_is_a_failure_too(searching: Searching) -> None:
@@ -392,9 +392,8 @@ def test_a_request_to_stop_ends_a_search_at_once(searching: Searching) -> None:
     """It has no end of its own, and finds nothing that would stand in the run folder."""
     job, runs = searching("Hangs")
     began = time.monotonic()
-    timer = threading.Timer(2.0, job.interruption.request)
-    timer.start()
+    threading.Timer(2.0, job.interruption.request).start()
     with pytest.raises(InterruptedRunError):
         run_cells(job, runs, ended=set())
     assert time.monotonic() - began < 60
-    assert not [event for event in job.folder.read_events().events if event.what == "batch-fits"]
+    assert searches(job) == []

@@ -39,14 +39,20 @@ from envcompare.transport.hosts import Inventory, KnownHost, host_groups, parse_
 from tests.data.report.builders import changed
 
 ARMS = ("vm", "docker", "vm~control")
+Facts = dict[str, dict[str, FingerprintValue]]
 FACTS = {"torch.version": "2.13.0", "cpu.model": "EPYC", "kernel.release": "6.1", "arch": "x86_64"}
+
+
+def cells_of(hosts: Iterable[str]) -> tuple[CellRecord, ...]:
+    """Return a cell on each host."""
+    return tuple(CellRecord(id=f"{host}/cnn/default", host=host, workload="cnn") for host in hosts)
 
 
 def measured(
     path: Path,
     groups: dict[str, dict[str, tuple[float, float]]],
     *,
-    facts: dict[str, dict[str, FingerprintValue]] | None = None,
+    facts: Facts | None = None,
     restarts: dict[str, int] | None = None,
     events: Iterable[Event] = (),
     throttled: str = "",
@@ -54,9 +60,8 @@ def measured(
 ) -> RunComparison:
     """Analyse a run: by group and host the factor of all times, and what docker costs there."""
     hosts = {host: factors for group in groups.values() for host, factors in group.items()}
-    cells = tuple(CellRecord(id=f"{host}/cnn/default", host=host, workload="cnn") for host in hosts)
     named = tuple(HostGroup(name=name, hosts=tuple(each)) for name, each in groups.items())
-    folder = RunFolder.create(path, run_record(cells=cells, groups=named))
+    folder = RunFolder.create(path, run_record(cells=cells_of(hosts), groups=named))
     for host, (speed, cost) in hosts.items():
         cell = f"{host}/cnn/default"
         for one in blocks(
@@ -82,6 +87,19 @@ def estimate(run: RunComparison, arm: str, against: str = "") -> GroupEstimate:
     return [
         one for one in run.between_hosts.group_estimates if (one.arm, one.against) == (arm, against)
     ][-1]
+
+
+def ends(found: GroupEstimate) -> tuple[float, float]:
+    """Return the ends of an interval."""
+    assert found.low is not None
+    assert found.high is not None
+    return found.low, found.high
+
+
+def said(run: RunComparison, words: str) -> str:
+    """Return the only sentence on what a comparison of groups rests on that has these words."""
+    (text,) = (text for text in basis_texts(run) if words in text)
+    return text
 
 
 TWO = {"metal": {"h1": (1.0, 1.0)}, "cloud": {"h2": (1.2, 1.1)}}
@@ -225,8 +243,7 @@ def test_one_host_of_a_group_is_named_instead_of_the_group(tmp_path: Path) -> No
     run = measured(tmp_path / "run", {"metal": SIX["metal"], "cloud": {"h4": (1.3, 1.2)}})
     assert "cnn in vm: h4 of cloud is 30." in markdown(summary(run))
     assert "docker costs more on h4 of cloud than in metal (" in markdown(summary(run))
-    (said,) = (text for text in basis_texts(run) if "One host" in text)
-    assert said == (
+    assert said(run, "One host") == (
         "One host of cloud was measured, h4. Its intervals "
         "hold for further hosts of cloud only if those scatter no more than the hosts of the other "
         "group, which is not shown here."
@@ -250,13 +267,11 @@ def test_two_machines_are_compared_over_restarts_and_said_to_be_two_machines(
     found = estimate(run, "vm")
     assert (found.group, found.reference_group, found.unit) == ("cloud", "metal", "restart")
     assert found.outcome == "slower"
-    assert found.low is not None
-    assert found.high is not None
-    assert found.low < math.log(1.2) < found.high
+    low, high = ends(found)
+    assert low < math.log(1.2) < high
     assert found.values["h2"] == pytest.approx(0.012, rel=0.01)
     assert found.reference_values["h1"] == pytest.approx(0.010, rel=0.01)
-    (said,) = (text for text in basis_texts(run) if "restarts" in text)
-    assert said == (
+    assert said(run, "restarts") == (
         "One host of each group was measured: each interval comes from restarts of h1 and h2, and "
         "says nothing about other hosts of metal and cloud."
     )
@@ -266,12 +281,10 @@ def test_groups_of_several_hosts_are_compared_over_hosts(tmp_path: Path) -> None
     """The unit is the host: the interval holds what was planted and is wider than one of rounds."""
     run = measured(tmp_path / "run", SIX)
     found = estimate(run, "vm")
-    assert found.unit == "host"
+    assert (found.unit, found.outcome) == ("host", "slower")
     assert found.log_ratio == pytest.approx(math.log(1.3), abs=0.01)
-    assert found.outcome == "slower"
-    assert found.low is not None
-    assert found.high is not None
-    assert found.low < math.log(1.3) - 0.01 < math.log(1.3) + 0.01 < found.high
+    low, high = ends(found)
+    assert low < math.log(1.3) - 0.01 < math.log(1.3) + 0.01 < high
     assert list(found.values) == ["h4", "h5", "h6"]
     assert not [text for text in basis_texts(run) if "restarts" in text]
 
@@ -313,36 +326,26 @@ def test_what_an_environment_costs_is_compared_between_groups(tmp_path: Path) ->
     run = measured(tmp_path / "run", SIX)
     found = estimate(run, "docker", "vm")
     assert found.outcome == "slower"
-    assert found.log_ratio == pytest.approx(math.log(1.2), abs=0.01)
-    assert found.values["h4"] == pytest.approx(math.log(1.2), abs=0.01)
-    assert "docker against vm: docker costs more in cloud than in metal (+" in markdown(
-        summary(run)
-    )
-    assert [(one.group, one.hosts) for one in run.between_hosts.estimates] == [
-        ("metal", 3),
-        ("cloud", 3),
-    ]
+    for log_ratio in (found.log_ratio, found.values["h4"]):
+        assert log_ratio == pytest.approx(math.log(1.2), abs=0.01)
+    told = "docker against vm: docker costs more in cloud than in metal (+"
+    assert told in markdown(summary(run))
+    hosts = [(one.group, one.hosts) for one in run.between_hosts.estimates]
+    assert hosts == [("metal", 3), ("cloud", 3)]
 
 
 def test_a_group_without_a_measured_host_is_not_compared_with_the_reason(tmp_path: Path) -> None:
     """What is missing is said, and no number stands in its place."""
     run = measured(tmp_path / "run", TWO)
-    folder = RunFolder.create(
-        tmp_path / "other",
-        run_record(
-            cells=tuple(CellRecord(id=one.id, host=one.host, workload="cnn") for one in run.cells),
-            groups=run.between_hosts.groups,
-        ),
-    )
+    record = run_record(cells=cells_of(("h1", "h2")), groups=run.between_hosts.groups)
+    folder = RunFolder.create(tmp_path / "other", record)
     for one in blocks({"vm": 1.0, "docker": 1.0}):
         folder.append_sample(replace(one, cell="h1/cnn/default"))
     folder.close()
-    found = estimate(compare_run(folder), "docker")
-    assert (found.outcome, found.log_ratio) == ("not-run", None)
-    assert found.why_not == "not measured on any host of cloud"
-    assert "not compared: not measured on any host of cloud" in markdown(
-        summary(compare_run(folder))
-    )
+    run = compare_run(folder)
+    found, why_not = estimate(run, "docker"), "not measured on any host of cloud"
+    assert (found.outcome, found.log_ratio, found.why_not) == ("not-run", None, why_not)
+    assert f"not compared: {why_not}" in markdown(summary(run))
 
 
 def work(host: str, arm: str, **changes: Scalar) -> Event:
@@ -381,13 +384,8 @@ def test_groups_that_did_other_work_are_not_compared(
 
 def test_times_of_an_arm_that_did_other_work_are_no_times_of_its_group(tmp_path: Path) -> None:
     """The host counts with its other arms."""
-    event = event_now(
-        "arm-failed",
-        host="h5",
-        cell="h5/cnn/default",
-        arm="docker",
-        failure=Failure(phase="checksum", brief="its first loss differs"),
-    )
+    failure = Failure(phase="checksum", brief="its first loss differs")
+    event = event_now("arm-failed", host="h5", cell="h5/cnn/default", arm="docker", failure=failure)
     run = measured(tmp_path / "run", SIX, events=[event])
     assert list(estimate(run, "docker").values) == ["h4", "h6"]
     assert list(estimate(run, "docker", "vm").values) == ["h4", "h6"]
@@ -396,7 +394,7 @@ def test_times_of_an_arm_that_did_other_work_are_no_times_of_its_group(tmp_path:
 
 def test_what_differs_between_the_machines_stands_first(tmp_path: Path) -> None:
     """A property that also differs within a group comes after those that part the groups."""
-    facts: dict[str, dict[str, FingerprintValue]] = {
+    facts: Facts = {
         "h2": {"kernel.release": "6.2"},
         "h4": {"cpu.model": "Xeon"},
         "h5": {"cpu.model": "Xeon", "kernel.release": "6.3"},
@@ -416,14 +414,11 @@ def test_what_differs_between_the_machines_stands_first(tmp_path: Path) -> None:
 
 def test_software_that_differs_between_groups_confounds_them(tmp_path: Path) -> None:
     """The machines are what is compared; another torch is not."""
-    facts: dict[str, dict[str, FingerprintValue]]
-    facts = {"h2": {"torch.version": "2.12.0", "cpu.model": "Xeon"}}
+    facts: Facts = {"h2": {"torch.version": "2.12.0", "cpu.model": "Xeon"}}
     run = measured(tmp_path / "run", TWO, facts=facts)
     assert estimate(run, "vm").is_confounded
-    assert any(
-        "software or a limit differs between the groups" in text for text in basis_texts(run)
-    )
-    processors: dict[str, dict[str, FingerprintValue]] = {
+    assert "software or a limit differs between the groups" in " ".join(basis_texts(run))
+    processors: Facts = {
         "h2": {"torch.cpu_capability": "AVX2", "gpu.name": "L4", "torch.interop_threads": 2},
         "h1": {"torch.cpu_capability": "AVX512", "torch.interop_threads": 32},
     }
@@ -438,8 +433,7 @@ def test_software_that_differs_between_groups_confounds_them(tmp_path: Path) -> 
 @pytest.mark.parametrize("throttled", ["", "h1", "h2"])
 def test_a_quota_that_stopped_the_work_confounds_groups(tmp_path: Path, throttled: str) -> None:
     """One that left the work alone is a setting, as it is within a host."""
-    quota: dict[str, dict[str, FingerprintValue]]
-    quota = {"h1": {"cgroup.cpu_quota": 8.0}, "h2": {"cgroup.cpu_quota": 4.0}}
+    quota: Facts = {"h1": {"cgroup.cpu_quota": 8.0}, "h2": {"cgroup.cpu_quota": 4.0}}
     run = measured(tmp_path / "run", TWO, facts=quota, throttled=throttled)
     (found,) = {(one.key, one.fact_class) for one in run.between_hosts.group_differences}
     known = "confounder" if throttled else "possible-influence"
@@ -497,13 +491,12 @@ def test_a_run_without_groups_has_none_of_it(tmp_path: Path) -> None:
 
 def test_what_a_failed_control_gives_by_itself_is_no_difference_of_costs(tmp_path: Path) -> None:
     """The reference differed from itself by 30 % on a host; a fifth is no claim beside that."""
-    cells = tuple(CellRecord(id=f"{h}/cnn/default", host=h, workload="cnn") for h in ("h1", "h2"))
+    cells = cells_of(("h1", "h2"))
     groups = (HostGroup(name="metal", hosts=("h1",)), HostGroup(name="cloud", hosts=("h2",)))
     found = {}
     for control in (1.0, 1.3):
-        folder = RunFolder.create(
-            tmp_path / f"run{control}", run_record(cells=cells, groups=groups)
-        )
+        record = run_record(cells=cells, groups=groups)
+        folder = RunFolder.create(tmp_path / f"run{control}", record)
         for cell, cost in zip(cells, (1.0, 1.2), strict=True):
             for one in blocks({"vm": 1.0, "docker": cost, "vm~control": control}):
                 folder.append_sample(replace(one, cell=cell.id))

@@ -36,7 +36,7 @@ from envcompare.proof.levers import (
 from envcompare.proof.packages import package_changes
 from envcompare.proof.siffiles import SifFiles
 from envcompare.report.wording.proofwords import proof_texts
-from envcompare.run_folder.records import FactDifference, FingerprintValue, Proof
+from envcompare.run_folder.records import FactDifference, FingerprintValue, Proof, Trial
 from envcompare.stats import excess_of_share, share_closed
 
 HOLDS = """import fcntl, os, sys, time
@@ -62,6 +62,12 @@ def difference(
     return FactDifference(
         host="local", arm="b", key=key, reference=fast, value=slow, fact_class="possible-influence"
     )
+
+
+def lever(key: str, fast: FingerprintValue, *, is_engine: bool = True) -> Change:
+    """Return the change that gives a line the fast value of a fact."""
+    (change,) = changes([difference(key, fast)], cache="/c", is_engine=is_engine)
+    return change
 
 
 @pytest.mark.parametrize(
@@ -115,7 +121,7 @@ def test_line_takes_the_value_of_the_fast_one(
     line: str, key: tuple[str, FingerprintValue], expected: str
 ) -> None:
     """By an option, a command of the shell, or a variable; the rest stays as it is typed."""
-    (change,) = changes([difference(*key)], cache="/c", is_engine=line.startswith("docker"))
+    change = lever(*key, is_engine=line.startswith("docker"))
     assert edited(line, change.edit, manual=MANUAL) == expected
 
 
@@ -207,7 +213,7 @@ def test_what_cannot_be_changed_has_no_lever() -> None:
 def test_changes_are_applied_together() -> None:
     """With another image and byte code that is kept."""
     (image,) = line_changes("docker run app:1", "docker run app:2", manual=MANUAL)
-    (code,) = changes([difference("python.uncompiled", 0)], cache="/c", is_engine=True)
+    code = lever("python.uncompiled", 0)
     line = edited("sudo docker run app:2 x.py", image.edit + code.edit + PLACEBO, manual=MANUAL)
     assert line == (
         "sudo docker run --volume /c:/envcompare-pycache --env "
@@ -238,10 +244,10 @@ def test_options_in_which_lines_differ_are_changes() -> None:
         "leave -e B=2 out",
         "docker run --ulimit nofile=1024 …",
     ]
-    (limit,) = changes([difference("limits.nofile", 1024)], cache="/c", is_engine=True)
+    limit = lever("limits.nofile", 1024)
     assert replaces(found[2], limit)
     assert not replaces(found[1], limit)
-    (variable,) = changes([difference("env.B", None)], cache="/c", is_engine=True)
+    variable = lever("env.B", None)
     assert replaces(found[1], variable)
     assert variable.mend(slow, manual=MANUAL) == "leave -e B=2 out"
     other = "docker run --ulimit memlock=1 --ulimit nofile=9 app"
@@ -346,6 +352,18 @@ def searched(
     return search.prove(found, arm="b", slow_arm="b")
 
 
+def cause(proof: Proof) -> Trial:
+    """Return what a proof has confirmed as the cause."""
+    assert proof.outcome == "cause"
+    assert proof.confirmed is not None
+    return proof.confirmed
+
+
+def told(proof: Proof) -> str:
+    """Return what is said of a proof."""
+    return " ".join(proof_texts(proof))
+
+
 @pytest.mark.parametrize(
     ("word", "key", "mend"),
     [
@@ -358,13 +376,11 @@ def test_cause_is_found_and_confirmed_beside_a_placebo(word: str, key: str, mend
     """Among five properties, in runs of at most three changed lines."""
     runs: list[list[str]] = []
     proof = prove({word: 1.4}, runs)
-    assert (proof.outcome, proof.mend) == ("cause", mend)
-    assert proof.confirmed is not None
-    assert proof.confirmed.keys == (key,)
+    assert (cause(proof).keys, proof.mend) == ((key,), mend)
     assert runs[-1] == ["fast", "slow", "changed", "placebo"]
     assert all(len(lines) <= 5 for lines in runs)
     assert len(proof.runs) == len(runs)
-    text = " ".join(proof_texts(proof))
+    text = told(proof)
     assert "The cause, proven by changing it: " in text
     assert "Not the cause: " in text
     assert f"To fix it: {mend}." in text
@@ -388,11 +404,10 @@ def test_change_that_closes_a_part_is_no_proven_cause(
 def test_two_causes_are_confirmed_together() -> None:
     """Neither closes the difference by itself, whatever group each is in."""
     proof = prove({"seccomp=": 1.3, "OMP_NUM": 1.4}, [])
-    assert proof.outcome == "cause"
-    assert proof.confirmed is not None
-    assert set(proof.confirmed.keys) == {"seccomp.mode", "threads.omp"}
-    assert proof.confirmed.share is not None
-    assert proof.confirmed.share.value > 0.9
+    both = cause(proof)
+    assert set(both.keys) == {"seccomp.mode", "threads.omp"}
+    assert both.share is not None
+    assert both.share.value > 0.9
     assert "seccomp=unconfined …; docker run --env OMP_NUM_THREADS=2" in proof.mend or (
         "OMP_NUM_THREADS=2 …; docker run --security-opt seccomp=unconfined" in proof.mend
     )
@@ -412,8 +427,7 @@ def test_bystander_of_a_partial_cause_is_not_named() -> None:
 def test_nothing_that_can_be_changed_is_no_cause() -> None:
     """The report says how much at most, and nothing is confirmed."""
     proof = prove({"another": 1.4}, [])
-    assert proof.outcome == "none"
-    assert proof.confirmed is None
+    assert (proof.outcome, proof.confirmed) == ("none", None)
     (text,) = [one for one in proof_texts(proof) if one.startswith("Nothing")]
     assert "that was measured closes more than" in text
 
@@ -428,13 +442,12 @@ def test_line_that_cannot_be_run_is_named() -> None:
 
     proof = searched([change], measure, fast="true")
     assert proof.outcome == "not-proven"
-    assert "What it closes is not known: exit code 125" in " ".join(proof_texts(proof))
+    assert "What it closes is not known: exit code 125" in told(proof)
 
 
 def test_difference_that_a_trial_has_removed_is_said() -> None:
     """As where it wrote byte code that the slow line then finds."""
-    runs: list[list[str]] = []
-    measure = simulated({"OMP_NUM": 1.4}, runs)
+    measure = simulated({"OMP_NUM": 1.4}, [])
 
     def lasting(lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
         given = lines if rounds else {name: f"{line} OMP_NUM" for name, line in lines.items()}
@@ -442,13 +455,12 @@ def test_difference_that_a_trial_has_removed_is_said() -> None:
 
     proof = searched(levers(), lasting)
     assert proof.outcome == "not-proven"
-    assert "in fresh rounds the slow line is no longer slow" in " ".join(proof_texts(proof))
+    assert "in fresh rounds the slow line is no longer slow" in told(proof)
 
 
 def test_change_that_fails_hides_no_other_of_its_group() -> None:
     """The group is measured again in parts."""
-    runs: list[list[str]] = []
-    measure = simulated({"OMP_NUM": 1.5}, runs)
+    measure = simulated({"OMP_NUM": 1.5}, [])
 
     def failing(lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
         good = measure(lines, rounds, budget_s)
@@ -456,10 +468,8 @@ def test_change_that_fails_hides_no_other_of_its_group() -> None:
         return replace(good, failed=failed)
 
     proof = searched(levers(("env.MALLOC_TRIM_THRESHOLD_", "1")), failing)
-    assert proof.outcome == "cause"
-    assert proof.confirmed is not None
-    assert proof.confirmed.keys == ("threads.omp",)
-    assert "Not measured: " in " ".join(proof_texts(proof))
+    assert cause(proof).keys == ("threads.omp",)
+    assert "Not measured: " in told(proof)
 
 
 def test_changes_that_only_act_together_are_confirmed_together() -> None:
@@ -478,17 +488,14 @@ def test_changes_that_only_act_together_are_confirmed_together() -> None:
         ]
         return Measured(units=units, failed={}, folder=f"trials/{len(runs)}")
 
-    proof = searched(levers(), measure)
-    assert proof.outcome == "cause"
-    assert proof.confirmed is not None
-    assert {"limits.nofile", "threads.omp"} <= set(proof.confirmed.keys)
+    assert {"limits.nofile", "threads.omp"} <= set(cause(searched(levers(), measure)).keys)
 
 
 def test_change_that_the_line_undoes_has_no_share() -> None:
     """Its facts show the old value."""
-    (change,) = changes([difference("threads.omp", 2)], cache="/c", is_engine=True)
+    change = lever("threads.omp", 2)
     assert change.is_without_effect({"uid": 0, "threads.omp": 1})
-    (code,) = changes([difference("python.uncompiled", 0)], cache="/c", is_engine=True)
+    code = lever("python.uncompiled", 0)
     assert code.is_without_effect({"uid": 0, "env.PYTHONDONTWRITEBYTECODE": "1"})
     assert not code.is_without_effect({"uid": 0, "env.PYTHONPYCACHEPREFIX": "/c"})
     assert not change.is_without_effect({"uid": 0, "threads.omp": 2})
@@ -500,7 +507,7 @@ def test_change_that_the_line_undoes_has_no_share() -> None:
         return replace(measure(lines, rounds, budget_s), facts=facts)
 
     proof = searched([change], kept, fast="true")
-    assert "the line keeps its value" in " ".join(proof_texts(proof))
+    assert "the line keeps its value" in told(proof)
 
 
 def test_no_secret_of_a_line_is_kept() -> None:
@@ -518,10 +525,9 @@ def test_trial_that_cannot_be_measured_keeps_what_was_found() -> None:
     def refused(lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
         raise UnusableError("local is in use by another run")
 
-    (change,) = changes([difference("threads.omp", 2)], cache="/c", is_engine=True)
-    proof = searched([change], refused, fast="true")
+    proof = searched([lever("threads.omp", 2)], refused, fast="true")
     assert proof.outcome == "not-proven"
-    assert "in use by another run" in " ".join(proof_texts(proof))
+    assert "in use by another run" in told(proof)
 
 
 def test_sifs_of_two_lines_are_a_change() -> None:
@@ -622,24 +628,16 @@ def proven_in_image(listed: tuple[str, ...], culprit: str) -> Proof:
 
 def test_cause_in_an_image_is_followed_to_its_files() -> None:
     """Part by part; what cannot be made is divided as well."""
-    listed = tuple(
-        sorted(
-            f"/{top}/{name}.so"
-            for top in ("etc", "lib", "opt/app", "usr/lib/python3")
-            for name in ("broken", "works", "a", "b", "c", "d", "e", "f", "g")
-        )
-    )
+    tops, names = ("etc", "lib", "opt/app", "usr/lib/python3"), ("broken", "works", *"abcdefg")
+    listed = tuple(sorted(f"/{top}/{name}.so" for top in tops for name in names))
     proof = proven_in_image(listed, "/lib/works.so+")
-    assert proof.outcome == "cause"
-    assert proof.confirmed is not None
-    assert proof.confirmed.keys == ("image.files",)
-    assert proof.confirmed.what == "/lib/works.so as in app:1"
+    found = cause(proof)
+    assert (found.keys, found.files) == (("image.files",), ("/lib/works.so",))
+    assert found.what == "/lib/works.so as in app:1"
     copied = 'COPY --from=app:1 ["/lib/works.so", "/lib/works.so"]'
     assert proof.mend == f"in the Dockerfile of app:2: {copied}"
-    assert proof.confirmed.files == ("/lib/works.so",)
     alone = proven_in_image(("/lib/works.so",), "/lib/works.so+")
-    assert [one.what for one in alone.tried] == ["/lib/works.so as in app:1"]
-    assert alone.outcome == "cause"
+    assert [one.what for one in alone.tried] == [cause(alone).what] == ["/lib/works.so as in app:1"]
     broken = proven_in_image(listed, "/lib/broken.so+")
     assert broken.confirmed is not None
     assert "/lib" in broken.confirmed.what
@@ -648,10 +646,8 @@ def test_cause_in_an_image_is_followed_to_its_files() -> None:
 def test_image_is_the_cause_where_none_of_its_files_is() -> None:
     """Its settings are named if its files are the same."""
     proof = proven_in_image((), "app:1")
-    assert proof.outcome == "cause"
+    assert cause(proof).what == 'settings of the image: Volumes {"/data": {}} → none'
     assert proof.mend == "use the image app:1"
-    assert proof.confirmed is not None
-    assert proof.confirmed.what == 'settings of the image: Volumes {"/data": {}} → none'
 
 
 def test_files_that_belong_together_are_not_divided() -> None:
@@ -693,15 +689,12 @@ def test_line_uses_another_python_or_other_packages(line: str, edit: Edit, expec
 def test_named_pythons_of_two_lines_are_a_change() -> None:
     """All software of the fast line's one, for lines that call no engine."""
     (change,) = own_python("a/bin/python x.py", "A=1 b/bin/python3 x.py")
-    assert (change.what, change.edit) == (
-        "b/bin/python3 → a/bin/python",
-        Edit(python="a/bin/python"),
-    )
+    assert change.what == "b/bin/python3 → a/bin/python"
+    assert change.edit == Edit(python="a/bin/python")
     assert change.is_whole
-    assert own_python("a/bin/python x.py", "a/bin/python y.py") == []
     assert own_python("docker run app a/bin/python", "docker run app b/bin/python") == []
-    assert own_python("a/bin/python x.py", "b/bin/python x.py && b/bin/python y.py") == []
-    assert own_python("a/bin/python x.py", "uv run x.py") == []
+    others = ("a/bin/python y.py", "b/bin/python x.py && b/bin/python y.py", "uv run x.py")
+    assert [own_python("a/bin/python x.py", other) for other in others] == [[], [], []]
 
 
 @pytest.mark.parametrize(

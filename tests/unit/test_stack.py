@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -32,9 +33,27 @@ from envcompare.stack.storage import (
 )
 from envcompare.stack.wheelhouse import fill, lock_text
 from envcompare.text import Command
-from envcompare.transport import LOCAL, run
+from envcompare.transport import LOCAL, Transport, run
 
 ENGINE_WORDS = ("FROM", "COPY", "RUN", "ENV", "CMD", "ARG")
+
+
+@pytest.fixture
+def requirements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give requirements of one wheel, and an empty cache."""
+    return _requirements_of_one_wheel(tmp_path, monkeypatch)
+
+
+def made_of(
+    requirements: Path,
+    *,
+    python: str = "3.11",
+    local: Transport = LOCAL,
+    say: Callable[[str], None] = print,
+    may_make: bool = True,
+) -> Wheelhouse:
+    """Return the wheelhouse of requirements."""
+    return fill(requirements, python=python, local=local, progress=Progress(say, may_make=may_make))
 
 
 def test_the_lock_pins_name_version_and_hash_in_alphabetical_order() -> None:
@@ -53,14 +72,13 @@ def test_the_lock_pins_name_version_and_hash_in_alphabetical_order() -> None:
 
 
 def test_a_filled_wheelhouse_is_read_and_not_resolved_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    requirements: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second call asks nobody: it works where pip finds nothing any more."""
-    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
     told: list[str] = []
-    first = fill(requirements, python="3.11", local=LOCAL, progress=Progress(told.append))
+    first = made_of(requirements, say=told.append)
     monkeypatch.setenv("PATH", "")
-    second = fill(requirements, python="3.11", local=LOCAL, progress=Progress(told.append))
+    second = made_of(requirements, say=told.append)
     assert first == second
     assert told == [
         "resolving requirements.in for Python 3.11",
@@ -68,39 +86,29 @@ def test_a_filled_wheelhouse_is_read_and_not_resolved_again(
     ]
 
 
-def test_what_only_looks_finds_a_wheelhouse_and_never_fills_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_only_looks_finds_a_wheelhouse_and_never_fills_one(requirements: Path) -> None:
     """It says what would have to be made, and leaves no trace of having asked."""
-    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
     with pytest.raises(NotMadeError, match="is not made yet") as caught:
-        fill(requirements, python="3.11", local=LOCAL, progress=Progress(print, may_make=False))
+        made_of(requirements, may_make=False)
     assert caught.value.details.endswith("resolving requirements.in for Python 3.11")
     assert not local_cache().exists()
-    made = fill(requirements, python="3.11", local=LOCAL, progress=Progress(print))
-    assert (
-        fill(requirements, python="3.11", local=LOCAL, progress=Progress(print, may_make=False))
-        == made
-    )
+    made = made_of(requirements)
+    assert made_of(requirements, may_make=False) == made
 
 
-def test_the_key_is_the_hash_of_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_the_hash_of_the_lock(requirements: Path) -> None:
     """Whoever has the lock can compute the key, and the wheels stand under it."""
-    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
-    wheelhouse = fill(requirements, python="3.11", local=LOCAL, progress=Progress(print))
+    wheelhouse = made_of(requirements)
     lock = (wheelhouse.folder / "requirements.lock").read_bytes()
     assert wheelhouse.key == hashlib.sha256(lock).hexdigest()
     assert wheelhouse.folder == local_cache() / wheelhouse.key / "wheelhouse"
 
 
-def test_a_wheelhouse_that_lost_a_wheel_is_filled_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wheelhouse_that_lost_a_wheel_is_filled_again(requirements: Path) -> None:
     """A cache that somebody tidied by hand is no dead end."""
-    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
-    wheelhouse = fill(requirements, python="3.11", local=LOCAL, progress=Progress(print))
+    wheelhouse = made_of(requirements)
     next(wheelhouse.folder.glob("*.whl")).unlink()
-    assert fill(requirements, python="3.11", local=LOCAL, progress=Progress(print)) == wheelhouse
+    assert made_of(requirements) == wheelhouse
     assert len(list(wheelhouse.folder.glob("*.whl"))) == 1
 
 
@@ -122,12 +130,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with requirements of one wheel, and a cache that holds them already."""
     folder = tmp_path_factory.mktemp("filled")
     with pytest.MonkeyPatch.context() as patch:
-        fill(
-            _requirements_of_one_wheel(folder, patch),
-            python="3.11",
-            local=LOCAL,
-            progress=Progress(print),
-        )
+        made_of(_requirements_of_one_wheel(folder, patch))
     return folder
 
 
@@ -138,11 +141,11 @@ def test_a_wheelhouse_that_is_not_what_its_key_says_is_filled_again(
     """A lock that was edited, a name that leads out of the folder, junk: none of it is taken."""
     cache = shutil.copytree(filled / "cache", tmp_path / "cache")
     requirements = _entered(filled, cache, monkeypatch)
-    first = fill(requirements, python="3.11", local=LOCAL, progress=Progress(print))
+    first = made_of(requirements)
     before = (first.folder / name).read_bytes()
     (first.folder / name).write_bytes(content)
     told: list[str] = []
-    assert fill(requirements, python="3.11", local=LOCAL, progress=Progress(told.append)) == first
+    assert made_of(requirements, say=told.append) == first
     assert told[0] == f"{first.folder} is not what was locked, so it is filled again"
     assert (first.folder / name).read_bytes() == before
 
@@ -154,46 +157,39 @@ def test_a_note_that_leads_nowhere_is_written_again(
     """What was resolved is asked for again, and the note is mended."""
     cache = shutil.copytree(filled / "cache", tmp_path / "cache")
     requirements = _entered(filled, cache, monkeypatch)
-    first = fill(requirements, python="3.11", local=LOCAL, progress=Progress(print))
+    first = made_of(requirements)
     (note,) = (local_cache() / "resolved").iterdir()
     note.write_bytes(content)
-    assert fill(requirements, python="3.11", local=LOCAL, progress=Progress(print)) == first
+    assert made_of(requirements) == first
     assert note.read_text() == first.key
 
 
-def test_a_disk_that_is_full_when_the_wheels_are_kept_is_said_as_such(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_full_when_the_wheels_are_kept_is_said_as_such(requirements: Path) -> None:
     """The last that is written is the note, here to a device that is always full."""
-    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
-    fill(requirements, python="3.11", local=LOCAL, progress=Progress(print))
+    made_of(requirements)
     (note,) = (local_cache() / "resolved").iterdir()
     note.unlink()
     note.with_name(f"{note.name}.part-{os.getpid()}").symlink_to("/dev/full")
     with pytest.raises(StackError, match="its disk is full") as error:
-        fill(requirements, python="3.11", local=LOCAL, progress=Progress(print))
+        made_of(requirements)
     assert error.value.hint == ROOM_HINT
 
 
-def test_what_pip_downloads_lies_on_the_disk_of_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_pip_downloads_lies_on_the_disk_of_the_cache(requirements: Path) -> None:
     """That is where there is room for it; nothing but wheels, lock and steps stays.
 
     The download goes over the given transport: whoever watches that one can end it.
     """
-    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
     here = Recorder()
-    wheelhouse = fill(requirements, python="3.11", local=here, progress=Progress(print))
+    wheelhouse = made_of(requirements, local=here)
     (asked,) = (command for command in here.commands if "download" in command.argv)
     assert Path(dict(asked.env)["TMPDIR"]).is_relative_to(local_cache())
     assert all(path.is_file() for path in wheelhouse.folder.iterdir())
 
 
-def test_the_cache_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_private(requirements: Path) -> None:
     """Nobody else on the machine can read or change what an arm will run."""
-    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
-    wheelhouse = fill(requirements, python="3.11", local=LOCAL, progress=Progress(print))
+    wheelhouse = made_of(requirements)
     for folder in (local_cache(), wheelhouse.folder.parent, wheelhouse.folder):
         assert folder.stat().st_mode & 0o777 == 0o700
 
@@ -233,25 +229,19 @@ def test_definition_refuses_a_base_with_another_python_before_it_installs(
     assert done.stderr.partition(" with")[0] == said.format(version)
 
 
-def test_the_steps_lie_beside_the_wheels_as_they_are_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_steps_lie_beside_the_wheels_as_they_are_now(requirements: Path) -> None:
     """The wheelhouse is all an image is built from, and one of another version is brought up."""
-    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
-    folder = fill(requirements, python="3.11", local=LOCAL, progress=Progress(print)).folder
+    folder = made_of(requirements).folder
     for name, now in steps().items():
         assert (folder / name).read_text() == now
         (folder / name).write_text("exit 1")
-        fill(requirements, python="3.11", local=LOCAL, progress=Progress(print))
+        made_of(requirements)
         assert (folder / name).read_text() == now
 
 
-def test_a_wheel_that_is_not_what_was_locked_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wheel_that_is_not_what_was_locked_is_refused(requirements: Path) -> None:
     """Said by name before anything is built from it, with the way to have it again."""
-    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
-    wheelhouse = fill(requirements, python="3.11", local=LOCAL, progress=Progress(print))
+    wheelhouse = made_of(requirements)
     check_whole(wheelhouse)
     path = wheelhouse.folder / wheelhouse.sums[0][0]
     content = bytearray(path.read_bytes())
@@ -442,15 +432,14 @@ def _recipe(dockerfile: Path, *, key: str, base: str) -> Recipe:
 
 @pytest.mark.parametrize(("python", "names"), [("3.10", "older"), ("3.14", "newer")])
 def test_markers_hold_for_the_python_that_wheels_are_for(
-    python: str, names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    requirements: Path, tmp_path: Path, python: str, names: str
 ) -> None:
     """Neither is the Python that asks pip, whose own version must not decide what is needed."""
-    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
     for name in ("older", "newer"):
         _make_wheel(tmp_path / "links", name)
     lines = ("older; python_version < '3.11'", "newer; python_version >= '3.12'")
     requirements.write_text("\n".join(lines))
-    wheelhouse = fill(requirements, python=python, local=LOCAL, progress=Progress(print))
+    wheelhouse = made_of(requirements, python=python)
     assert [name for name, _ in wheelhouse.sums] == [f"{names}-1.0-py3-none-any.whl"]
 
 
