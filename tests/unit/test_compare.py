@@ -32,10 +32,16 @@ from envcompare.run_folder.results import RunFolder
 
 
 def compared(
-    folder: Path, samples: Iterable[Sample], events: Iterable[Event] = ()
+    folder: Path,
+    samples: Iterable[Sample],
+    events: Iterable[Event] = (),
+    *,
+    facts: dict[str, Facts] | None = None,
 ) -> RunComparison:
-    """Write a run folder with these samples and events, and analyse it."""
+    """Write a run folder with these samples, events and facts of arms, and analyse it."""
     made = RunFolder.create(folder, run_record())
+    for arm, found in (facts or {}).items():
+        made.write_fingerprint(FingerprintRecord(host="local", arm=arm, cell=CELL, facts=found))
     for sample in samples:
         made.append_sample(sample)
     for event in events:
@@ -133,12 +139,8 @@ def test_different_work_gives_no_ratio(tmp_path: Path) -> None:
     """Another checksum means other work, however many blocks there are, and whatever fails next."""
     samples = blocks({"vm": 1.0, "docker": 1.1})
     checksum = failed("docker", phase="checksum")
-    disk = msgspec.structs.replace(
-        checksum,
-        what="cell-failed",
-        arm="",
-        failure=Failure(phase="process", brief="the disk is full"),
-    )
+    full = Failure(phase="process", brief="the disk is full")
+    disk = msgspec.structs.replace(checksum, what="cell-failed", arm="", failure=full)
     for number, events in enumerate(([checksum], [checksum, disk])):
         found = of(compared(tmp_path / f"{number}", samples, events), "docker")
         assert (found.outcome, found.primary) == ("failed", None)
@@ -169,14 +171,9 @@ def test_killed_run_is_read_as_far_as_it_went(tmp_path: Path) -> None:
 
 def test_confounder_marks_the_comparison_beside_its_verdict(tmp_path: Path) -> None:
     """Verdict and confounded are two marks."""
-    made = RunFolder.create(tmp_path, run_record())
-    for sample in blocks({"vm": 1.0, "docker": 1.1}):
-        made.append_sample(sample)
-    for arm, version in (("vm", "2.4.6"), ("docker", "2.3.0")):
-        facts = {"numpy.version": version}
-        made.write_fingerprint(FingerprintRecord(host="local", arm=arm, cell=CELL, facts=facts))
-    made.close()
-    found = of(compare_run(made), "docker")
+    facts: dict[str, Facts]
+    facts = {"vm": {"numpy.version": "2.4.6"}, "docker": {"numpy.version": "2.3.0"}}
+    found = of(compared(tmp_path, blocks({"vm": 1.0, "docker": 1.1}), facts=facts), "docker")
     assert (found.outcome, found.is_confounded) == ("slower", True)
 
 
@@ -196,16 +193,11 @@ def test_comparison_names_what_may_explain_it(
     vm: Facts, docker: Facts | None, expected: tuple[str, ...] | None, tmp_path: Path
 ) -> None:
     """What was seen in use stands first; nothing found and nothing known are told apart."""
-    made = RunFolder.create(tmp_path, run_record())
-    for sample in blocks({"vm": 1.0, "docker": 1.1}):
-        made.append_sample(sample)
     loaded: Facts = {"loaded_libraries": ("libtorch_cpu.so 1",)}
-    for arm, facts in (("vm", vm), ("docker", docker)):
-        if facts is not None:
-            found = {**loaded, **facts}
-            made.write_fingerprint(FingerprintRecord(host="local", arm=arm, cell=CELL, facts=found))
-    made.close()
-    assert of(compare_run(made), "docker").candidates == expected
+    facts: dict[str, Facts] = {"vm": {**loaded, **vm}}
+    facts |= {"docker": {**loaded, **docker}} if docker is not None else {}
+    found = of(compared(tmp_path, blocks({"vm": 1.0, "docker": 1.1}), facts=facts), "docker")
+    assert found.candidates == expected
 
 
 def test_facts_of_another_workload_confound_nothing(tmp_path: Path) -> None:
@@ -322,24 +314,28 @@ def test_a_loss_that_is_finite_in_the_reference_alone_is_said(tmp_path: Path) ->
         assert compared(tmp_path / "-".join(sorted(arms)), without(arms)).views.result_gaps == ()
 
 
+def processes(printed: dict[str, list[dict[str, float]]]) -> list[ProcessRun]:
+    """Return processes of a plain command, of which each arm has printed numbers."""
+    return [
+        ProcessRun(
+            cell=CELL, arm=arm, number=number, order=order, t0_ns=number * 9 + order,
+            wall_ns=5_000_000, user_ns=0, sys_ns=0, real_ns=6_000_000, exit_code=0, values=values,
+        )
+        for order, (arm, rows) in enumerate(printed.items())
+        for number, values in enumerate(rows, start=1)
+    ]  # fmt: skip
+
+
 def test_printed_numbers_that_differ_between_arms_are_shown_with_the_digits_that_differ(
     tmp_path: Path,
 ) -> None:
     """Three digits would show 300 for both."""
     losses = {"vm": 299.529, "docker": 299.544, "vm~control": 299.529}
-    run = compared(
-        tmp_path,
-        [
-            ProcessRun(
-                cell=CELL, arm=arm, number=number, order=order, t0_ns=number * 9 + order,
-                wall_ns=5_000_000, user_ns=0, sys_ns=0, real_ns=6_000_000, exit_code=0,
-                values={"loss": loss, "rate": float(number + order)},
-            )
-            for number in range(1, 6)
-            for order, (arm, loss) in enumerate(losses.items())
-        ],
-    )  # fmt: skip
-    page = render(run)
+    printed = {
+        arm: [{"loss": loss, "rate": float(number + order)} for number in range(1, 6)]
+        for order, (arm, loss) in enumerate(losses.items())
+    }
+    page = render(compared(tmp_path, processes(printed)))
     assert "⚠ docker and vm give different results: loss 299.544 and 299.529, " in page
     assert ">299.544<" in page
     assert ">299.529<" in page
@@ -347,19 +343,9 @@ def test_printed_numbers_that_differ_between_arms_are_shown_with_the_digits_that
 
 def test_printed_numbers_with_a_0_have_no_ratio(tmp_path: Path) -> None:
     """The rounds without one would stand for all."""
-    printed = {"vm": (0.0, 0.0, 1.0), "docker": (0.0, 0.0, 5.0), "vm~control": (1.0, 1.0, 1.0)}
-    run = compared(
-        tmp_path,
-        [
-            ProcessRun(
-                cell=CELL, arm=arm, number=number + 1, order=order, t0_ns=number * 9 + order,
-                wall_ns=5_000_000, user_ns=0, sys_ns=0, real_ns=6_000_000, exit_code=0,
-                values={"retries": values[number]},
-            )
-            for number in range(3)
-            for order, (arm, values) in enumerate(printed.items())
-        ],
-    )  # fmt: skip
+    retries = {"vm": (0.0, 0.0, 1.0), "docker": (0.0, 0.0, 5.0), "vm~control": (1.0, 1.0, 1.0)}
+    printed = {arm: [{"retries": one} for one in values] for arm, values in retries.items()}
+    run = compared(tmp_path, processes(printed))
     picked = {one.arm: one for one in run.views.picked}
     assert (picked["docker"].median, picked["docker"].log_ratio) == (0.0, None)
 

@@ -36,22 +36,20 @@ def log_ratios(runs: list[ProcessRun], arm: str) -> tuple[float, ...]:
     return Readings(runs).estimate(arm, "vm", "wall")
 
 
-def test_reference_is_the_geometric_mean_of_both_when_a_control_took_part() -> None:
-    """A pass divides by the reference and its twin alike."""
-    runs = [process("vm", 0, 1.0), process(CONTROL, 0, 4.0), process("docker", 0, 3.0)]
-    assert log_ratios(runs, "docker") == pytest.approx((math.log(3 / 2),))
-
-
-def test_reference_stands_alone_when_the_control_is_missing_in_a_pass() -> None:
-    """A control that failed takes no pass with it."""
-    runs = [process("vm", 0, 1.0), process("docker", 0, 3.0)]
-    assert log_ratios(runs, "docker") == pytest.approx((math.log(3),))
-
-
-def test_control_is_compared_with_the_reference_alone() -> None:
-    """The A/A comparison would be halved otherwise."""
-    runs = [process("vm", 0, 1.0), process(CONTROL, 0, 4.0), process("docker", 0, 3.0)]
-    assert log_ratios(runs, CONTROL) == pytest.approx((math.log(4),))
+@pytest.mark.parametrize(
+    ("seconds", "arm", "ratio"),
+    [
+        ({"vm": 1.0, CONTROL: 4.0, "docker": 3.0}, "docker", 3 / 2),
+        ({"vm": 1.0, "docker": 3.0}, "docker", 3.0),  # a control that failed takes no pass with it
+        ({"vm": 1.0, CONTROL: 4.0, "docker": 3.0}, CONTROL, 4.0),  # it would be halved otherwise
+    ],
+)
+def test_reference_is_the_geometric_mean_of_both_when_a_control_took_part(
+    seconds: dict[str, float], arm: str, ratio: float
+) -> None:
+    """A pass divides by the reference and its twin alike; the control by the reference alone."""
+    runs = [process(name, 0, lasted) for name, lasted in seconds.items()]
+    assert log_ratios(runs, arm) == pytest.approx((math.log(ratio),))
 
 
 def test_variance_falls_by_a_quarter_when_the_control_takes_part() -> None:

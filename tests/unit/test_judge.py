@@ -98,18 +98,17 @@ def test_nothing_is_equivalent_where_the_mean_is_undecided(tmp_path: Path) -> No
     assert found.mean.low < 0 < math.log(1.05) < found.mean.log_ratio
 
 
-def test_mean_by_which_the_control_differs_too_decides_nothing(tmp_path: Path) -> None:
-    """What slows the reference against itself is none of the environment."""
-    found = judged(tmp_path, stepped(("docker", "vm~control"), share=0.1, factor=3.0))
+@pytest.mark.parametrize(
+    ("slow", "screen", "kind"),
+    [(("docker", "vm~control"), False, "control-failed"), (("docker",), True, "not-selected")],
+)
+def test_mean_decides_nothing_beside_the_control_or_before_a_screen(
+    tmp_path: Path, slow: tuple[str, ...], kind: str, *, screen: bool
+) -> None:
+    """What slows the reference too is none of the environment; a screen selects what may differ."""
+    found = judged(tmp_path, stepped(slow, share=0.1, factor=3.0), screen=screen)
     assert found.reason is not None
-    assert (found.outcome, found.reason.kind) == ("inconclusive", "control-failed")
-
-
-def test_mean_decides_nothing_where_comparisons_are_screened(tmp_path: Path) -> None:
-    """Only what the screen selects may be called a difference."""
-    found = judged(tmp_path, stepped(share=0.1, factor=3.0), screen=True)
-    assert found.reason is not None
-    assert (found.outcome, found.reason.kind) == ("inconclusive", "not-selected")
+    assert (found.outcome, found.reason.kind) == ("inconclusive", kind)
 
 
 @pytest.mark.parametrize(

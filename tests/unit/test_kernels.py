@@ -69,40 +69,29 @@ def test_other_kernels_are_measured_at_once(turns: KernelTurns, begin: Begin) ->
     assert begin(turns.measuring("c")).begun.wait(_WAIT_S)
 
 
-@pytest.mark.parametrize(("first", "second"), [("here", "there"), ("there", "here")])
-def test_what_steers_the_others_is_measured_alone(
-    turns: KernelTurns, begin: Begin, first: str, second: str
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (
+            ("measuring", "here"),
+            ("measuring", "there"),
+        ),  # lines of a worker elsewhere cost time here
+        (("measuring", "there"), ("measuring", "here")),
+        (("preparing", "k"), ("measuring", "k")),
+        (("measuring", "k"), ("measuring", "k")),
+        (("measuring", "k"), ("preparing", "k")),  # a host that is reached late disturbs nothing
+    ],
+)
+def test_what_is_measured_is_alone_on_its_kernel_and_its_controllers(
+    turns: KernelTurns, begin: Begin, first: tuple[str, str], second: tuple[str, str]
 ) -> None:
-    """Each line of a worker elsewhere costs this machine time, and waits while it is busy."""
-    before = begin(turns.measuring(first))
+    """What comes later waits until the first is over."""
+    before = begin(getattr(turns, first[0])(first[1]))
     assert before.begun.wait(_WAIT_S)
-    measured = begin(turns.measuring(second))
-    assert not measured.begun.wait(0.3)
+    after = begin(getattr(turns, second[0])(second[1]))
+    assert not after.begun.wait(0.3)
     before.let_go.set()
-    assert measured.begun.wait(_WAIT_S)
-
-
-@pytest.mark.parametrize("first", ["preparing", "measuring"])
-def test_measuring_waits_for_what_goes_on_on_its_kernel(
-    turns: KernelTurns, begin: Begin, first: str
-) -> None:
-    """Nothing else of the run is on the kernel of a measurement."""
-    before = begin(getattr(turns, first)("k"))
-    assert before.begun.wait(_WAIT_S)
-    measured = begin(turns.measuring("k"))
-    assert not measured.begun.wait(0.3)
-    before.let_go.set()
-    assert measured.begun.wait(_WAIT_S)
-
-
-def test_preparing_waits_for_a_measurement_on_its_kernel(turns: KernelTurns, begin: Begin) -> None:
-    """A host that is reached late does not disturb the one that is measured."""
-    measured = begin(turns.measuring("k"))
-    assert measured.begun.wait(_WAIT_S)
-    prepared = begin(turns.preparing("k"))
-    assert not prepared.begun.wait(0.3)
-    measured.let_go.set()
-    assert prepared.begun.wait(_WAIT_S)
+    assert after.begun.wait(_WAIT_S)
 
 
 def test_waiting_ends_when_the_user_stops(turns: KernelTurns, begin: Begin) -> None:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -63,9 +63,15 @@ def compared(
     folder: Path, *, ratio: float = 1.0, arms: dict[str, dict[str, int | None]], **changes: object
 ) -> RunComparison:
     """Return a run of one cell in which arms did something outside their turns."""
+    found = blocks({"vm": 1.0, "docker": ratio, "vm~control": 1.0}, generations=3)
+    return ended(folder, [replace(one, **arms.get(one.arm, QUIET)) for one in found], **changes)
+
+
+def ended(folder: Path, samples: Iterable[Block], **changes: object) -> RunComparison:
+    """Return a run of one cell that ended with these blocks."""
     made = RunFolder.create(folder, run_record(design=design(**changes)))
-    for one in blocks({"vm": 1.0, "docker": ratio, "vm~control": 1.0}, generations=3):
-        made.append_sample(replace(one, **arms.get(one.arm, QUIET)))
+    for sample in samples:
+        made.append_sample(sample)
     made.append_event(Event(t=1.0, what="stopped", host="local", cell=CELL, text="equivalent"))
     made.close()
     return compare_run(made)
@@ -132,13 +138,12 @@ def test_pool_of_threads_may_spin_after_a_block(tmp_path: Path, used_ns: int, ou
 
 def test_what_is_seldom_is_no_work(tmp_path: Path) -> None:
     """A thread that wakes now and then, and a child that lived in a single block."""
-    made = RunFolder.create(tmp_path, run_record(design=design()))
-    for number, one in enumerate(blocks({"vm": 1.0, "docker": 1.0, "vm~control": 1.0})):
-        seldom = number % 30 == 1
-        made.append_sample(replace(one, **{**QUIET, "outside_runs": int(seldom)}))
-    made.append_event(Event(t=1.0, what="stopped", host="local", cell=CELL, text="equivalent"))
-    made.close()
-    assert docker(compare_run(made))[0] == "equivalent"
+    found = blocks({"vm": 1.0, "docker": 1.0, "vm~control": 1.0})
+    seldom = [
+        replace(one, **{**QUIET, "outside_runs": int(number % 30 == 1)})
+        for number, one in enumerate(found)
+    ]
+    assert docker(ended(tmp_path, seldom))[0] == "equivalent"
 
 
 def test_kept_run_of_before_says_nothing_of_it(tmp_path: Path) -> None:
@@ -171,15 +176,12 @@ def test_what_ran_before_arms_were_stopped_counts_against_none(
     tmp_path: Path, calibration: int, outcome: str
 ) -> None:
     """A child may be seen late; its turns are then calibrated again, and every arm must stop."""
-    made = RunFolder.create(tmp_path, run_record(design=design()))
+    samples = []
     for one in blocks({"vm": 1.0, "docker": 1.0, "vm~control": 1.0}, generations=3):
         is_free = one.restart == 0 and one.arm == "docker"
         number = calibration if is_free else int(one.restart > 0)
-        changed = {**(QUIET if is_free else STOPPED), "calibration": number}
-        made.append_sample(replace(one, **changed))
-    made.append_event(Event(t=1.0, what="stopped", host="local", cell=CELL, text="equivalent"))
-    made.close()
-    assert docker(compare_run(made))[0] == outcome
+        samples.append(replace(one, calibration=number, **(QUIET if is_free else STOPPED)))
+    assert docker(ended(tmp_path, samples))[0] == outcome
 
 
 @pytest.mark.parametrize(

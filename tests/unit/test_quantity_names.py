@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import get_args
@@ -64,11 +65,12 @@ def derived(chip: str) -> set[str]:
 
 
 def written() -> set[str]:
-    """Return names that the sources of the readers and counters hold."""
+    """Return names of quantities that the sources of the readers and counters hold."""
     paths = [path for part in NAMED for path in
              ([ROOT / "envcompare" / part] if part.endswith(".py")
               else sorted((ROOT / "envcompare" / part).rglob("*.py")))]  # fmt: skip
-    return {next(filter(None, hit)) for path in paths for hit in LITERAL.findall(path.read_text())}
+    hits = (hit for path in paths for hit in LITERAL.findall(path.read_text()))
+    return {next(filter(None, hit)) for hit in hits} - FIELDS
 
 
 def counters() -> set[str]:
@@ -108,24 +110,20 @@ def test_what_is_derived_has_words(chip: str) -> None:
     assert_words(names)
 
 
-def test_counters_of_the_host_have_words() -> None:
-    """The worker may count with the kernel's part or without it."""
-    names = counters()
-    assert {"cpu_energy_j", "branch_misses_user", "max_rss_bytes"} <= names
-    assert_words(names)
-
-
-def test_what_files_tell_has_words() -> None:
-    """Whatever the tools' own files hold."""
-    names = from_files()
-    assert {"launch_count", "kernel_time_ns"} <= names
-    assert_words(names)
-
-
-def test_names_in_the_sources_have_words() -> None:
+@pytest.mark.parametrize(
+    ("found", "some"),
+    [
+        (counters, {"cpu_energy_j", "branch_misses_user", "max_rss_bytes"}),
+        (from_files, {"launch_count", "kernel_time_ns"}),
+        (written, {"nccl_share", "span_ns", "user_ns", "estimated_occupancy"}),
+    ],
+)
+def test_names_of_counters_files_and_sources_have_words(
+    found: Callable[[], set[str]], some: set[str]
+) -> None:
     """A quantity that is added later is not forgotten."""
-    names = written() - FIELDS
-    assert {"nccl_share", "span_ns", "user_ns", "estimated_occupancy"} <= names
+    names = found()
+    assert some <= names
     assert_words(names)
 
 

@@ -79,29 +79,23 @@ def test_difference_has_to_exceed_what_the_scatter_allows(
     assert settling_s([loop], rounds, reference="vm", margin=0.02) == expected_s
 
 
-@pytest.mark.parametrize(("lasted_ms", "expected_s"), [((2.2, 2.2), 0.05), ((2.0, 2.4), None)])
-def test_parts_of_a_loop_resemble_each_other(
-    lasted_ms: tuple[float, float], expected_s: float | None
+@pytest.mark.parametrize(
+    ("loops", "turn_ms", "expected_s"),
+    [
+        ([(2.2,) * 3] * 4, 2.0, 0.05),
+        ([(2.0,) * 3, (2.4,) * 3] * 2, 2.0, None),  # or a busy second would lengthen turns
+        ([(16.0,) * 3], 17.0, 0.0),  # some percent of a ratio of 8 are not worth the time
+        ([(24.0,) * 3], 17.0, 0.05),
+        ([None, (2, 3, 3)], 2.0, 0.05),  # it may have failed in the first loop
+    ],
+)
+def test_loops_of_an_arm_are_judged_together(
+    loops: list[tuple[float, ...] | None], turn_ms: float, expected_s: float | None
 ) -> None:
-    """How far whole loops scatter counts too, or a busy second would lengthen turns."""
-    loops = [loop_of({"vm": (2, 2, 2), "docker": (ms, ms, ms)}) for ms in lasted_ms * 2]
-    rounds = rounds_of({"vm": 2.0, "docker": 2.0})
-    assert settling_s(loops, rounds, reference="vm", margin=0.05) == expected_s
-
-
-@pytest.mark.parametrize(("lasted_ms", "expected_s"), [(16.0, 0.0), (24.0, 0.05)])
-def test_of_a_large_ratio_more_has_to_change(lasted_ms: float, expected_s: float) -> None:
-    """What changes a ratio of 8 by some percent is not worth the time."""
-    loop = loop_of({"vm": (2, 2, 2), "docker": (lasted_ms,) * 3})
-    rounds = rounds_of({"vm": 2.0, "docker": 17.0})
-    assert settling_s([loop], rounds, reference="vm", margin=0.05) == expected_s
-
-
-def test_arm_that_only_later_loops_have_is_judged() -> None:
-    """It may have failed in the first one."""
-    loops = [loop_of({"vm": (2, 2, 2)}), loop_of({"vm": (2, 2, 2), "docker": (2, 3, 3)})]
-    rounds = rounds_of({"vm": 2.0, "docker": 2.0})
-    assert settling_s(loops, rounds, reference="vm", margin=0.05) == 0.05
+    """How far they scatter counts too, and of a large ratio more has to change."""
+    made = [loop_of({"vm": (2, 2, 2), **({"docker": steps} if steps else {})}) for steps in loops]
+    rounds = rounds_of({"vm": 2.0, "docker": turn_ms})
+    assert settling_s(made, rounds, reference="vm", margin=0.05) == expected_s
 
 
 @pytest.mark.parametrize("is_seen", [True, False])

@@ -55,18 +55,23 @@ def test_typical_step_of_a_process_is_all_of_it() -> None:
     assert typical_ns(run, "wall") == 7
 
 
-def test_net_step_is_cpu_time_where_the_thread_never_gave_up_its_cpu() -> None:
-    """What a hypervisor or another process took is then in the wall time alone."""
-    stolen = block(wall_ns=(30, 10, 10), cpu_ns=(10, 9, 8), wait_ns=2, voluntary_switches=0)
-    assert net_steps_ns(stolen, by_clock=goes_by_clock(stolen)) == [10, 9, 8]
-
-
-def test_net_step_holds_the_time_a_quota_took() -> None:
-    """Throttling is the environment's own doing; it is spread over the steps of the block."""
-    limited = block(
-        wall_ns=(30,) * 3, cpu_ns=(10, 9, 8), wait_ns=7, throttled_ns=6, voluntary_switches=0
-    )
-    assert net_steps_ns(limited, by_clock=goes_by_clock(limited)) == [12, 11, 10]
+@pytest.mark.parametrize(
+    ("wall_ns", "cpu_ns", "changes", "expected"),
+    [
+        # What a hypervisor or another process took is then in the wall time alone.
+        ((30, 10, 10), (10, 9, 8), {"wait_ns": 2}, [10, 9, 8]),
+        # Throttling is the environment's own doing; it is spread over the steps of the block.
+        ((30,) * 3, (10, 9, 8), {"wait_ns": 7, "throttled_ns": 6}, [12, 11, 10]),
+        # Other threads computed: their CPU time exceeds the time on the clock.
+        ((10,) * 3, (11,) * 3, {"wait_ns": 3}, [9, 9, 9]),
+    ],
+)
+def test_net_step_is_cpu_time_where_the_thread_never_gave_up_its_cpu(
+    wall_ns: tuple[int, ...], cpu_ns: tuple[int, ...], changes: dict[str, int], expected: list[int]
+) -> None:
+    """With the time a quota took; where other threads computed it is wall time less the wait."""
+    one = block(wall_ns=wall_ns, cpu_ns=cpu_ns, voluntary_switches=0, **changes)
+    assert net_steps_ns(one, by_clock=goes_by_clock(one)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("switches", [1, None])
@@ -76,15 +81,7 @@ def test_net_step_is_wall_time_less_the_wait_where_the_thread_slept(switches: in
         wall_ns=(40, 20, 40), cpu_ns=(1, 1, 1), wait_ns=30, throttled_ns=10,
         voluntary_switches=switches,
     )  # fmt: skip
-    assert net_steps_ns(slept, by_clock=goes_by_clock(slept)) == [
-        pytest.approx(one) for one in (32, 16, 32)
-    ]
-
-
-def test_net_step_is_wall_time_less_the_wait_where_other_threads_computed() -> None:
-    """The CPU time of a process with more of them exceeds the time on the clock."""
-    threads = block(wall_ns=(10,) * 3, cpu_ns=(11,) * 3, wait_ns=3, voluntary_switches=0)
-    assert net_steps_ns(threads, by_clock=goes_by_clock(threads)) == [pytest.approx(9)] * 3
+    assert net_steps_ns(slept, by_clock=goes_by_clock(slept)) == pytest.approx([32, 16, 32])
 
 
 @pytest.mark.parametrize("changes", [{"wait_ns": None}, {"wait_ns": 31, "cpu_ns": (0, 0, 0)}])
