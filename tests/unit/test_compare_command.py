@@ -28,6 +28,9 @@ from envcompare.run_folder.records import ArmRecord, Failure
 from envcompare.run_folder.results import RunFolder
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schema"
+TWO_CELLS = {
+    cell: {"vm": 1.0, "docker": 1.0, "vm~control": 1.0} for cell in (CELL, "local/rnn/default")
+}
 NEVER = ("significant", "no change", "no difference", "identical", "× faster")
 
 
@@ -91,11 +94,7 @@ def test_one_run_without_a_gate_prints_the_summary_and_writes_nothing(
 @pytest.mark.parametrize(
     ("gates", "code", "sentence"),
     [
-        (
-            ("slower:2%",),
-            1,
-            "gate slower:2% hit: docker is 9.9 % slower than vm in cnn; at least",
-        ),
+        (("slower:2%",), 1, "gate slower:2% hit: docker is 9.9 % slower than vm in cnn; at least"),
         (("slower",), 1, "gate slower hit: docker is 9.9 % slower than vm in cnn"),
         (("unproven:2%",), 1, "gate unproven:2% hit: docker in cnn is more than 2 % slower (+"),
         (("unproven:10%",), 1, "docker in cnn is not shown to be less than 10 % slower (+"),
@@ -226,8 +225,7 @@ def test_a_cell_that_ended_well_and_lost_its_samples_is_not_judged(
     tmp_path: Path, compare: Call
 ) -> None:
     """What stopped it is not why its rounds are missing."""
-    ratios = {"vm": 1.0, "docker": 1.0, "vm~control": 1.0}
-    made = Made(run_id="a", cells={CELL: ratios, "local/rnn/default": ratios})
+    made = Made(run_id="a", cells=TWO_CELLS)
     folder = run_folder(tmp_path, made)
     samples = (folder / "samples.jsonl").read_text().splitlines(keepends=True)
     kept = [line for line in samples if "local/rnn" not in line]
@@ -332,8 +330,7 @@ def test_what_only_one_run_holds_and_an_incomplete_run_are_named(
     tmp_path: Path, compare: Call
 ) -> None:
     """The reader knows what the answer leaves out."""
-    ratios = {"vm": 1.0, "docker": 1.0, "vm~control": 1.0}
-    wide = Made(run_id="a", cells={CELL: ratios, "local/rnn/default": ratios}, ended=False)
+    wide = Made(run_id="a", cells=TWO_CELLS, ended=False)
     folders = run_folder(tmp_path, wide), run_folder(tmp_path, one_cell("b", 1.0))
     said = compare(*folders)
     assert said.code == 0
@@ -345,8 +342,7 @@ def test_what_the_run_after_holds_no_more_does_not_pass_and_what_is_new_does(
     tmp_path: Path, compare: Call
 ) -> None:
     """An environment that is slower must not pass by being left out; a new one has no past."""
-    ratios = {"vm": 1.0, "docker": 1.0, "vm~control": 1.0}
-    wide = Made(run_id="a", cells={CELL: ratios, "local/rnn/default": ratios})
+    wide = Made(run_id="a", cells=TWO_CELLS)
     more, less = run_folder(tmp_path, wide), run_folder(tmp_path, one_cell("b", 1.0))
     said = compare(more, less, "--fail-on", "slower:2%")
     assert said.code == 3

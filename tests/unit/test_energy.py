@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -56,18 +57,23 @@ def run_of(t0_ms: float, wall_ms: float, k: int = 2, **fields: object) -> Block:
     return msgspec.structs.replace(plain, **fields)
 
 
-def named(found: Sequence[Quantity]) -> dict[str, Quantity]:
-    """Return quantities by their names."""
-    return {one.name: one for one in found}
+def measured(
+    blocks: Sequence[Block], readings: Sequence[GpuReading], **more: Any
+) -> dict[str, Quantity]:
+    """Return the quantities of an arm by their names."""
+    return {one.name: one for one in arm_quantities(blocks, readings, **more)}
+
+
+def every_50_ms(until_ms: int) -> list[float]:
+    """Return the times of readings."""
+    return [float(t) for t in range(0, until_ms + 1, 50)]
 
 
 def test_energy_of_a_step_is_the_power_during_the_blocks_of_the_arm() -> None:
     """Power between blocks, in which another arm ran, is no part of it."""
-    times = [float(t) for t in range(0, 1001, 50)]
+    times = every_50_ms(1000)
     watts = [300.0 if t <= 400 else 100.0 for t in times]
-    found = named(
-        arm_quantities([run_of(100, 200), run_of(700, 100)], [reading(times, watts)], batch=4)
-    )
+    found = measured([run_of(100, 200), run_of(700, 100)], [reading(times, watts)], batch=4)
     joules = 300 * 0.2 + 100 * 0.1
     assert found["power_w"].value == pytest.approx(joules / 0.3)
     assert found["energy_per_step_j"].value == pytest.approx(joules / 4)
@@ -79,54 +85,50 @@ def test_energy_of_a_step_is_the_power_during_the_blocks_of_the_arm() -> None:
 
 def test_power_of_now_is_smeared_over_no_neighbour() -> None:
     """Short blocks are told apart by it, and nothing is said of a mean."""
-    times = [float(t) for t in range(0, 1001, 50)]
+    times = every_50_ms(1000)
     instant = msgspec.structs.replace(reading(times, times), has_instant_power=True)
-    found = named(arm_quantities([run_of(100, 100)], [instant]))
-    assert (found["power_w"].source, found["power_w"].value) == (
-        surroundings.INSTANT,
-        pytest.approx(150),
-    )
+    found = measured([run_of(100, 100)], [instant])
+    assert found["power_w"].source == surroundings.INSTANT
+    assert found["power_w"].value == pytest.approx(150)
     assert "more alike" not in found["power_w"].scope
 
 
 def test_warm_up_and_dropped_blocks_are_left_out() -> None:
     """They are no part of any verdict either."""
-    times = [float(t) for t in range(0, 1001, 50)]
+    times = every_50_ms(1000)
     blocks = [run_of(100, 100), run_of(500, 100, warmup=True), run_of(800, 100, status="dropped")]
-    found = named(arm_quantities(blocks, [reading(times, times)]))
+    found = measured(blocks, [reading(times, times)])
     assert found["power_w"].value == pytest.approx(150)
     assert "1 of 1 blocks" in found["power_w"].scope
 
 
 def test_long_blocks_take_the_energy_counter() -> None:
     """Over a second and more the counter is exact where power is a mean of the past."""
-    times = [float(t) for t in range(0, 5001, 50)]
+    times = every_50_ms(5000)
     joules = [t / 1000 * 250 for t in times]
     readings = [reading(times, [1.0] * len(times), energy_j=joules)]
-    found = named(arm_quantities([run_of(500, 2000), run_of(3000, 1500)], readings))
+    found = measured([run_of(500, 2000), run_of(3000, 1500)], readings)
     assert found["power_w"].value == pytest.approx(250)
     assert found["energy_per_step_j"].value == pytest.approx(250 * 3.5 / 4)
     assert found["energy_per_step_j"].source == surroundings.COUNTER
-    short = named(arm_quantities([run_of(500, 2000), run_of(3000, 900)], readings))
-    assert (short["power_w"].source, short["power_w"].value) == (
-        surroundings.SOURCE,
-        pytest.approx(1),
-    )
+    short = measured([run_of(500, 2000), run_of(3000, 900)], readings)
+    assert short["power_w"].source == surroundings.SOURCE
+    assert short["power_w"].value == pytest.approx(1)
 
 
 def test_power_samples_are_checked_against_the_energy_counter() -> None:
     """From the first block to the last: 200 W by the samples where the counter grew by 250 W."""
-    times = [float(t) for t in range(0, 10_001, 50)]
+    times = every_50_ms(10_000)
     joules = [t / 1000 * 250 for t in times]
     readings = [reading(times, [200.0] * len(times), energy_j=joules)]
     blocks = [run_of(500, 100), run_of(9000, 100)]
-    checked = named(arm_quantities(blocks, readings))["power_against_counter_share"]
+    checked = measured(blocks, readings)["power_against_counter_share"]
     assert checked.value == pytest.approx(80)
     assert checked.scope.startswith("9 s from the first block")
-    brief = named(arm_quantities(blocks[:1], readings))["power_against_counter_share"]
+    brief = measured(blocks[:1], readings)["power_against_counter_share"]
     assert brief.reason.endswith(surroundings.BRIEF)
     mute = [reading(times, [200.0] * len(times))]
-    without = named(arm_quantities(blocks, mute))["power_against_counter_share"]
+    without = measured(blocks, mute)["power_against_counter_share"]
     assert (without.value, without.reason) == (None, surroundings.NO_COUNTER)
 
 
@@ -138,8 +140,8 @@ def test_sensor_that_sees_a_part_of_the_time_is_said_beside_the_energy(
     model: str, *, is_said: bool
 ) -> None:
     """On A100 and H100 what the work draws between its samples escapes it."""
-    times = [float(t) for t in range(0, 1001, 50)]
-    found = named(arm_quantities([run_of(100, 200)], [reading(times, times)], model=model))
+    times = every_50_ms(1000)
+    found = measured([run_of(100, 200)], [reading(times, times)], model=model)
     assert (surroundings.PART_TIME in found["energy_per_step_j"].scope) is is_said
 
 
@@ -158,41 +160,37 @@ def lasting(t0_ms: float, wall_ms: float, k: int = 100) -> EnergyBlock:
 
 def test_energy_is_that_of_the_energy_pass_alone_where_there_is_one() -> None:
     """The timing drew 100 W, the blocks of the pass 300 W; clocks stay those of the timing."""
-    times = [float(t) for t in range(0, 30_001, 50)]
+    times = every_50_ms(30_000)
     watts = [100.0 if t < 5000 else 300.0 for t in times]
-    readings = [
-        msgspec.structs.replace(reading(times, watts), has_instant_power=True),
-    ]
+    readings = [msgspec.structs.replace(reading(times, watts), has_instant_power=True)]
     timed = [run_of(100, 200), run_of(400, 200)]
     blocks = [lasting(6000, 5000), lasting(20_000, 6000)]
-    quantities = named(arm_quantities(timed, readings, energy_blocks=blocks, batch=4))
+    quantities = measured(timed, readings, energy_blocks=blocks, batch=4)
     assert quantities["power_w"].value == pytest.approx(300)
     assert quantities["energy_per_step_j"].value == pytest.approx(300 * 11 / 200)
     assert quantities["energy_per_sample_j"].value == pytest.approx(300 * 11 / 800)
     assert f"2 of 2 {surroundings.LASTING}" in quantities["energy_per_step_j"].scope
     assert quantities["sm_clock_mhz"].scope == "10 readings"
-    without = named(arm_quantities(timed, readings, energy_blocks=[lasting(6000, 4900)]))
+    without = measured(timed, readings, energy_blocks=[lasting(6000, 4900)])
     assert without["power_w"].value == pytest.approx(100)
     assert surroundings.LASTING not in without["power_w"].scope
 
 
 def test_long_block_takes_the_counter_of_its_own_readings() -> None:
     """Blocks of the timing are too short for it."""
-    times = [float(t) for t in range(0, 12_001, 50)]
+    times = every_50_ms(12_000)
     readings = [reading(times, [1.0] * len(times), energy_j=[t / 4 for t in times])]
-    quantities = named(
-        arm_quantities([run_of(100, 200)], readings, energy_blocks=[lasting(4000, 6000)])
-    )
+    quantities = measured([run_of(100, 200)], readings, energy_blocks=[lasting(4000, 6000)])
     assert quantities["energy_per_step_j"].source == surroundings.COUNTER
     assert quantities["energy_per_step_j"].value == pytest.approx(250 * 6 / 100)
 
 
 def test_first_second_of_a_long_block_is_not_taken_from_a_mean_of_the_second_before() -> None:
     """The neighbour drew 100 W, the arm 300 W: a mean shows that from the second second on."""
-    times = [float(t) for t in range(0, 12_001, 50)]
+    times = every_50_ms(12_000)
     watts = [min(300.0, max(100.0, 100 + (t - 4000) / 5)) for t in times]
     blocks = [lasting(4000, 6000)]
-    quantities = named(arm_quantities([], [reading(times, watts)], energy_blocks=blocks))
+    quantities = measured([], [reading(times, watts)], energy_blocks=blocks)
     assert quantities["power_w"].source == surroundings.SOURCE
     assert quantities["power_w"].value == pytest.approx(300)
     assert quantities["energy_per_step_j"].value == pytest.approx(300 * 6 / 100)
@@ -210,7 +208,7 @@ def test_block_without_readings_around_it_is_not_guessed() -> None:
         ([run_of(300, 100)], 0),
         ([run_of(50, 100), run_of(300, 100)], 1),
     ):
-        found = named(arm_quantities(blocks, readings))["energy_per_step_j"]
+        found = measured(blocks, readings)["energy_per_step_j"]
         if covered:
             assert found.value == pytest.approx(100 * 0.1 / 2)
             assert f"{covered} of {len(blocks)} blocks" in found.scope
@@ -222,7 +220,7 @@ def test_clocks_heat_and_what_held_them_down_are_those_of_the_blocks() -> None:
     """Readings beside the blocks tell of another arm."""
     times = [0.0, 100.0, 200.0, 300.0, 400.0]
     readings = [reading(times, [None] * 5, throttling=0x4 | 0x20)]
-    found = named(arm_quantities([run_of(90, 120)], readings))
+    found = measured([run_of(90, 120)], readings)
     assert found["temperature_c"].value == 42
     assert found["sm_clock_mhz"].value == 1410
     assert found["throttled_share"].value == 100
@@ -236,7 +234,7 @@ def test_clocks_heat_and_what_held_them_down_are_those_of_the_blocks() -> None:
 @pytest.mark.parametrize("mask", [0, 0x1, 0x2, 0x100, 0x103])
 def test_idle_and_clocks_set_by_hand_do_not_throttle(mask: int) -> None:
     """They are no sign of a limit that was hit."""
-    found = named(arm_quantities([run_of(0, 100)], [reading([0, 100], [1, 1], throttling=mask)]))
+    found = measured([run_of(0, 100)], [reading([0, 100], [1, 1], throttling=mask)])
     assert found["throttled_share"].value == 0
     assert "nothing held the clocks down" in found["throttled_share"].scope
 
@@ -245,16 +243,13 @@ def test_what_is_not_known_is_missing_with_its_reason() -> None:
     """No GPU, no samples in a step, several GPUs of which none is known to be the one."""
     blocks = [run_of(0, 100)]
     for found in arm_quantities(blocks, []):
-        assert (found.value, found.status, found.reason) == (
-            None,
-            "missing",
-            surroundings.NO_READINGS,
-        )
-    one = named(arm_quantities(blocks, [reading([0, 100], [50, 50])]))
+        assert (found.value, found.status) == (None, "missing")
+        assert found.reason == surroundings.NO_READINGS
+    one = measured(blocks, [reading([0, 100], [50, 50])])
     assert one["energy_per_sample_j"].reason == surroundings.NO_BATCH
     two = [reading([0, 100], [50, 50]), reading([0, 100], [70, 70], uuid="GPU-2")]
     assert {q.reason for q in arm_quantities(blocks, two)} == {surroundings.WHICH.format(2)}
-    chosen = named(arm_quantities(blocks, two, uuid="GPU-2"))
+    chosen = measured(blocks, two, uuid="GPU-2")
     assert chosen["power_w"].value == pytest.approx(70)
 
 

@@ -8,7 +8,6 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +64,12 @@ def session(tmp_path: Path) -> HostSession:
     )
     session.stage()
     return session
+
+
+def ready(arm: str, environment: str, prepared: Prepared, *, stack: str = "image") -> ReadyArm:
+    """Return an arm that is prepared."""
+    record = ArmRecord(id=arm, environment=environment, stack=stack)
+    return ReadyArm(arm=record, prepared=prepared, check=Check())
 
 
 def folder(path: Path) -> str:
@@ -153,11 +158,10 @@ def makes_data(session: HostSession, tmp_path: Path) -> Callable[[str], str]:
     """Return what prepares the data of a class in an arm, and gives its folder."""
     path = tmp_path / "makes.py"
     path.write_text(MAKES_DATA)
-    arm = ArmRecord(id="given", environment="vm", stack="image")
     (tmp_path / "secret").mkdir()
     variables = (("TARGET", str(tmp_path / "secret")),)
     prepared = Prepared(interpreter=sys.executable, variables=variables)
-    session.arms["given"] = ReadyArm(arm=arm, prepared=prepared, check=Check())
+    session.arms["given"] = ready("given", "vm", prepared)
     experiment, _ = resolved(Settings(), Settings())
 
     def prepare(name: str) -> str:
@@ -185,8 +189,7 @@ def arm_with(modules: Path | None) -> tuple[str, ReadyArm]:
     name = modules.name if modules else "bare"
     variables = (("PYTHONPATH", str(modules)),) if modules else ()
     prepared = Prepared(interpreter=sys.executable, variables=variables)
-    arm = ArmRecord(id=name, environment="vm", stack="image")
-    return name, ReadyArm(arm=arm, prepared=prepared, check=Check())
+    return name, ready(name, "vm", prepared)
 
 
 def test_data_are_made_in_an_arm_that_can_import_the_workload(
@@ -224,13 +227,12 @@ def private(session: HostSession) -> Iterator[Path]:
 def temporary_files(session: HostSession) -> list[Path]:
     """Return a temporary file that each of two plain processes makes."""
     for name in ("one", "two"):
-        arm = ArmRecord(id=name, environment="vm")
-        session.arms[name] = replace(arm_with(None)[1], arm=arm)
+        session.arms[name] = ready(name, "vm", Prepared(interpreter=sys.executable))
     session.stage()
     argv = (sys.executable, "-c", "import tempfile; print(tempfile.mkstemp()[1])")
     starts = (
-        session.wrapped(ready, Command(argv=argv), mounts=(), worker="w")
-        for ready in session.arms.values()
+        session.wrapped(arm, Command(argv=argv), mounts=(), worker="w")
+        for arm in session.arms.values()
     )
     return [Path(run(LOCAL, start).stdout.strip()) for start in starts]
 
@@ -333,10 +335,9 @@ def test_an_image_with_data_is_made_once_for_all_cells_and_arms_that_run_it(
     experiment, _ = resolved(Settings(), Settings())
     images = {"docker": "app:1", "gvisor": "app:1", "new": "app:2"}
     for arm_id, reference in images.items():
-        environment_of = "gvisor" if arm_id == "gvisor" else "docker"
-        record = ArmRecord(id=arm_id, environment=environment_of, stack="image")
+        engine = "gvisor" if arm_id == "gvisor" else "docker"
         prepared = Prepared(interpreter="python", reference=reference)
-        session.arms[arm_id] = ReadyArm(arm=record, prepared=prepared, check=Check())
+        session.arms[arm_id] = ready(arm_id, engine, prepared)
     for _ in range(2):
         held = {arm: session.hold(arm, "/data", experiment) for arm in images}
         assert held == {"docker": "held-1", "gvisor": "held-1", "new": "held-2"}
@@ -352,8 +353,7 @@ def test_nothing_starts_until_a_worker_is_shown_to_have_ended(
         monkeypatch.setattr(oci, tries, 0)
     programs = Programs(first_on_path(tmp_path, monkeypatch))
     programs.program("docker", "exit 1")
-    arm = ArmRecord(id="docker", environment="docker")
-    session.arms["docker"] = ReadyArm(arm=arm, prepared=Prepared(interpreter=""), check=Check())
+    session.arms["docker"] = ready("docker", "docker", Prepared(interpreter=""))
     with pytest.raises(StillRunningError):
         session.end("docker", "0f")
     with pytest.raises(StillRunningError):
@@ -398,8 +398,7 @@ def test_worker_starts_as_a_user_of_the_image_starts_python(
     """A wrapper around `python3` is in effect; the launcher of a command is the tool's own."""
     session.transport = recorder = RecordsStarts()
     prepared = Prepared(interpreter="/opt/python3.11", started_as="python3")
-    arm = ArmRecord(id="vm", environment="vm")
-    session.arms["vm"] = ReadyArm(arm=arm, prepared=prepared, check=Check())
+    session.arms["vm"] = ready("vm", "vm", prepared)
     cell = CellFolders(session=session)
     for program in ("harness/worker.py", "harness/measuring.py"):
         cell.launch("vm", program, log=tmp_path / "log", log_name="log").kill()

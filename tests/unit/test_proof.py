@@ -25,7 +25,7 @@ from envcompare.environments.software import (
 )
 from envcompare.environments.software import with_proof as proven_by
 from envcompare.environments.vm import Vm
-from envcompare.errors import UnusableError
+from envcompare.errors import StackError, UnusableError
 from envcompare.stack import Prepared, Progress, Request
 from envcompare.stack.storage import local_cache
 from envcompare.text import Command
@@ -59,6 +59,13 @@ def test_what_is_equal_or_was_never_meant_to_be_is_no_mismatch(other: Prepared) 
     assert mismatch("vm", other, {"docker": _prepared(IMAGE)}, host="h1") is None
 
 
+def refused(arm: str, mine: Prepared, others: dict[str, Prepared]) -> StackError:
+    """Return the error of an arm that has other software than others."""
+    error = mismatch(arm, mine, others, host="h1")
+    assert error is not None
+    return error
+
+
 @pytest.mark.parametrize(
     ("mine", "other", "remedy"),
     [
@@ -72,10 +79,7 @@ def test_the_remedy_is_to_make_again_what_can_have_changed(
     mine: str, other: str, remedy: str
 ) -> None:
     """A venv can be changed in place, an image cannot."""
-    error = mismatch(
-        "docker", _prepared(mine), {"other": _prepared(other, tree="b" * 64)}, host="h1"
-    )
-    assert error is not None
+    error = refused("docker", _prepared(mine), {"other": _prepared(other, tree="b" * 64)})
     assert error.exit_code == 3
     assert error.hint.startswith(f"{remedy}, then run again; --allow-mismatch ")
 
@@ -83,8 +87,7 @@ def test_the_remedy_is_to_make_again_what_can_have_changed(
 def test_the_error_names_host_arms_and_hashes() -> None:
     """Whoever reads it knows what was compared."""
     others = {"vm": _prepared(""), "singularity": _prepared(SIF, tree="b" * 64)}
-    error = mismatch("docker", _prepared(IMAGE), others, host="h1")
-    assert error is not None
+    error = refused("docker", _prepared(IMAGE), others)
     assert error.lines()[:2] == (
         "error: docker and singularity on h1 have different software, made from the same wheels",
         f"  why: site-packages of docker has the hash {'a' * 16}, that of singularity {'b' * 16}",
@@ -96,8 +99,7 @@ def test_the_error_names_the_packages_that_differ() -> None:
     same = "numpy==2.4.6 00"
     mine = replace(_prepared(IMAGE), parts=("torch==2.13.0 1", same))
     other = replace(_prepared("", tree="b" * 64), parts=("torch==2.13.0 2", same))
-    error = mismatch("docker", mine, {"vm": other}, host="h1")
-    assert error is not None
+    error = refused("docker", mine, {"vm": other})
     assert error.details.endswith("; what differs: torch 2.13.0")
 
 
@@ -121,8 +123,7 @@ def test_the_label_of_the_image_says_which_arm_changed(
     meant = "a" * 64
     mine = replace(_prepared(IMAGE, tree=image_tree * 64), meant=meant)
     other = replace(_prepared(SIF, tree=sif_tree * 64), meant=meant)
-    error = mismatch("docker", mine, {"singularity": other}, host="h1")
-    assert error is not None
+    error = refused("docker", mine, {"singularity": other})
     assert error.details.endswith(f"; the image was built with {'a' * 16}, so {wrong} changed")
     assert error.hint.startswith(f"{remedy}, then run again")
 
@@ -130,8 +131,7 @@ def test_the_label_of_the_image_says_which_arm_changed(
 def test_an_arm_alone_is_held_against_the_label_of_its_image() -> None:
     """There is no other to compare it with, and a sandbox can be changed in place."""
     sandbox = replace(_prepared("/cache/key/sandbox"), meant="b" * 64)
-    error = mismatch("singularity", sandbox, {}, host="h1")
-    assert error is not None
+    error = refused("singularity", sandbox, {})
     assert (
         error.brief == "singularity on h1 has different software from what its image was built with"
     )
@@ -145,8 +145,7 @@ def test_an_arm_alone_is_held_against_the_label_of_its_image() -> None:
 def test_a_venv_that_is_as_the_image_is_stays() -> None:
     """The file that was changed is named, though a venv is changed more easily."""
     sif = replace(_prepared(SIF, tree="b" * 64), meant="a" * 64)
-    error = mismatch("vm", _prepared(""), {"singularity": sif}, host="h1")
-    assert error is not None
+    error = refused("vm", _prepared(""), {"singularity": sif})
     assert error.hint.startswith("rm -r /cache/key/zstd.sif, then run again")
 
 

@@ -160,9 +160,13 @@ def written(run: Path) -> dict[str, bytes]:
     return {name: (run / name).read_bytes() for name in (*names, *prints)}
 
 
-def resume(place: Path, *words: str, out: str = "out") -> subprocess.CompletedProcess[str]:
-    """Go on with the run."""
-    return envcompare("run", "--resume", str(only_run(place, out)), *words, cwd=place)
+def resume(
+    place: Path, *words: str, out: str = "out", code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Go on with the run, which has to end with this exit code."""
+    done = envcompare("run", "--resume", str(only_run(place, out)), *words, cwd=place)
+    assert done.returncode == code, done.stderr
+    return done
 
 
 def add_a_file(place: Path) -> None:
@@ -213,8 +217,7 @@ def test_other_software_or_data_is_refused_before_anything_is_measured(
     """Exit code 2, both values and what to do; the run folder stays as it was."""
     before = written(only_run(place))
     change(place)
-    done = resume(place)
-    assert done.returncode == 2, done.stderr
+    done = resume(place, code=2)
     assert f"cannot be resumed: {what}" in done.stderr
     assert ", now " in done.stderr
     assert REMEDY in done.stderr
@@ -226,8 +229,7 @@ def test_another_machine_or_kernel_is_refused_with_both_values(place: Path, key:
     """A host is the same by what it says of itself, not by its name alone."""
     now = edit(only_run(place), key, "another")
     before = written(only_run(place))
-    done = resume(place)
-    assert done.returncode == 2, done.stderr
+    done = resume(place, code=2)
     assert f"another, now {now}" in done.stderr
     assert written(only_run(place)) == before
 
@@ -245,7 +247,6 @@ def test_a_restarted_host_is_said_and_measured_on(place: Path) -> None:
     """A restart changes no software, and what it may change is compared by itself."""
     now = edit(only_run(place), "boot.id", "another-boot")
     done = resume(place)
-    assert done.returncode == 0, done.stderr
     comparison, _ = conclude(RunFolder.open(only_run(place)))
     (change,) = comparison.course.identity_changes
     assert (change.host, change.key, change.before, change.after) == (
@@ -260,13 +261,12 @@ def test_data_that_cannot_be_read_are_not_said_to_have_changed(place: Path) -> N
     """They may be what they were: exit code 2, and another remedy than for other data."""
     run = only_run(place)
     edit(run, "data", None)
-    done = resume(place)
-    assert done.returncode == 2, done.stderr
+    done = resume(place, code=2)
     assert "the data of local cannot be verified" in done.stderr
     assert "the data was not known, now " in done.stderr
     assert "restore the data" not in done.stderr
     assert "resume again, start a new run" in done.stderr
-    assert resume(place, "--allow-mismatch").returncode == 0
+    resume(place, "--allow-mismatch")
     assert "it cannot be verified that local did not change" in markdown(
         conclude(RunFolder.open(run))[0]
     )
@@ -275,8 +275,7 @@ def test_data_that_cannot_be_read_are_not_said_to_have_changed(place: Path) -> N
 def test_the_same_software_is_measured_on(place: Path) -> None:
     """Nothing is refused, nothing is said, and the first fingerprints stay."""
     before = written(only_run(place))
-    done = resume(place)
-    assert done.returncode == 0, done.stderr
+    resume(place)
     after = written(only_run(place))
     assert after["samples.jsonl"].startswith(before["samples.jsonl"])
     assert len(after["samples.jsonl"]) > len(before["samples.jsonl"])
@@ -294,7 +293,6 @@ def test_a_mismatch_that_is_allowed_is_measured_on_and_said(
     """On the terminal, in the report and in comparison.json, with both values."""
     change(place)
     done = resume(place, "--allow-mismatch")
-    assert done.returncode == 0, done.stderr
     comparison, _ = conclude(RunFolder.open(only_run(place)))
     assert comparison.course.identity_changes
     for one in comparison.course.identity_changes:
@@ -305,15 +303,14 @@ def test_a_mismatch_that_is_allowed_is_measured_on_and_said(
     assert "--allow-mismatch" in markdown(comparison)
     # it is not forgotten: what was allowed once is compared again
     unfinish(only_run(place))
-    assert resume(place).returncode == 2
+    resume(place, code=2)
 
 
 def test_another_program_at_the_same_path_ends_its_arms(place: Path) -> None:
     """It is known once the arms are asked, before one process is timed."""
     before = written(only_run(place))
     (place / "work").write_text(f"{WORK}# changed\n")
-    done = resume(place)
-    assert done.returncode == 4, done.stderr
+    resume(place, code=4)
     after = written(only_run(place))
     assert after["samples.jsonl"] == before["samples.jsonl"]
     failed = [one["failure"] for one in read_events(only_run(place)) if one["what"] == "arm-failed"]
@@ -328,8 +325,7 @@ def test_other_surroundings_of_a_worker_end_its_arm(
     """Only a process inside the arm sees them; the first fingerprint is kept, the other beside."""
     before = written(only_run(place))
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
-    done = resume(place)
-    assert done.returncode == 4, done.stderr
+    done = resume(place, code=4)
     assert "MALLOC_ARENA_MAX" in done.stderr
     after = written(only_run(place))
     assert {name: after[name] for name in before if name != "events.jsonl"} == {
@@ -344,8 +340,7 @@ def test_other_surroundings_of_a_worker_end_its_arm(
 def test_a_program_that_is_allowed_to_differ_is_said_in_the_report(place: Path) -> None:
     """What is known only inside an arm is let through by the same flag."""
     (place / "work").write_text(f"{WORK}# changed\n")
-    done = resume(place, "--allow-mismatch")
-    assert done.returncode == 0, done.stderr
+    resume(place, "--allow-mismatch")
     comparison, _ = conclude(RunFolder.open(only_run(place)))
     assert "changed since the run began" in markdown(comparison)
     said = [
@@ -359,8 +354,7 @@ def test_steps_of_the_same_software_are_measured_on(stepping: Path) -> None:
     """What is measured before the arms are looked at again is kept once they are the same."""
     run = only_run(stepping, "steps")
     before = written(run)
-    done = resume(stepping, out="steps")
-    assert done.returncode == 0, done.stderr
+    resume(stepping, out="steps")
     after = written(run)
     assert len(after["samples.jsonl"]) > len(before["samples.jsonl"])
     assert after["samples.jsonl"].startswith(before["samples.jsonl"])
@@ -399,8 +393,7 @@ def test_another_library_that_only_steps_load_takes_what_was_measured_with_it(
     with (stepping / "libopenblas.so").open("ab") as library:
         library.write(b"changed")
     before = written(run)
-    done = resume(stepping, out="steps")
-    assert done.returncode == 4, done.stderr
+    done = resume(stepping, out="steps", code=4)
     assert "libopenblas.so" in done.stderr
     assert "changed since the run began" in done.stderr
     assert written(run)["samples.jsonl"] == before["samples.jsonl"]

@@ -296,12 +296,22 @@ def test_plan_spends_what_is_left_and_not_more(
             assert paid_s == pytest.approx(remaining_s, abs=1e-6)
 
 
-def test_restart_that_runs_is_planned_without_its_launch() -> None:
-    """Its workers are there; it leaves what may yet be enough for another."""
-    plan = plan_restarts(COSTS, remaining_s=1, missing=2, is_launched=True)
-    assert (plan.restarts, plan.measuring_s) == (1, pytest.approx(1))
-    plan = plan_restarts(COSTS, remaining_s=8, missing=2, is_launched=True)
-    assert (plan.restarts, plan.measuring_s) == (1, pytest.approx(2 * LEAST_MEASURING_S))
+@pytest.mark.parametrize(
+    ("round_s", "left_s", "measuring_s"),
+    [
+        (0.1, {"remaining_s": 1}, 1),
+        (0.1, {"remaining_s": 8}, 2 * LEAST_MEASURING_S),
+        (3.0, {"remaining_s": 25, "overtime_s": 5}, 25),  # not even overtime is enough for another
+        (3.0, {"remaining_s": 25, "overtime_s": 30}, 2 * LEAST_MEASURING_S),
+    ],
+)
+def test_restart_that_runs_is_planned_without_its_launch(
+    round_s: float, left_s: dict[str, float], measuring_s: float
+) -> None:
+    """It leaves what may yet be enough for another, and measures to the end where nothing is."""
+    costs = replace(COSTS, round_s=round_s)
+    plan = plan_restarts(costs, missing=2, is_launched=True, **left_s)
+    assert (plan.restarts, plan.measuring_s) == (1, pytest.approx(measuring_s))
 
 
 @pytest.mark.parametrize(
@@ -339,15 +349,6 @@ def test_overtime_that_is_granted_is_enough_for_the_restarts_that_are_missing(
     more_s = overtime_s(costs, remaining_s=remaining_s, missing=missing, most_s=math.inf)
     left_s = remaining_s + more_s
     assert plan_restarts(costs, remaining_s=left_s, missing=missing).restarts >= missing
-
-
-def test_restart_measures_to_the_end_where_no_other_can_follow_it() -> None:
-    """What is left would be used by nobody: not even overtime is enough for another."""
-    costs = replace(COSTS, round_s=3.0)
-    plan = plan_restarts(costs, remaining_s=25, missing=2, is_launched=True, overtime_s=5)
-    assert (plan.restarts, plan.measuring_s) == (1, pytest.approx(25))
-    plan = plan_restarts(costs, remaining_s=25, missing=2, is_launched=True, overtime_s=30)
-    assert (plan.restarts, plan.measuring_s) == (1, pytest.approx(2 * LEAST_MEASURING_S))
 
 
 def test_advice_names_no_smaller_budget_than_was_given() -> None:
