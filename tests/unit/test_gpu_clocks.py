@@ -85,10 +85,8 @@ def test_clock_drop_that_explains_a_difference_is_a_confounder(tmp_path: Path) -
     assert "the clock of the GPU while it was measured (MHz) 1400 → 1260" in caution
 
 
-PART, HIDDEN = (
-    "which explains a part of the difference in time at most.",
-    "which hides a part of the",
-)
+PART = "which explains a part of the difference in time at most."
+HIDDEN = "which hides a part of the difference in time."
 
 
 @pytest.mark.parametrize(
@@ -108,7 +106,7 @@ def test_clock_is_a_confounder_where_the_verdict_rests_on_it(
     run = made(tmp_path / "run", ratio, {"vm": 1400, "docker": mhz})
     told = clock(run)
     assert told is not None
-    assert meaning in told.sentence
+    assert told.sentence.endswith(meaning)
     assert told.fact_class == ("confounder" if is_confounded else "possible-influence")
     assert docker(run).is_confounded == is_confounded
     assert docker(run).candidates == (GPU_CLOCK,)

@@ -68,7 +68,7 @@ def test_a_pascal_gpu_gets_cuda_12_6_where_its_python_has_wheels(gpu: str) -> No
          "install driver 525 or newer there"),
         ("470.256.02", "v100", "", "install driver 525 to 580 there"),  # the last for Volta
         ("470.1", "k80", "they hold no code for Tesla K80 (compute capability 3.7)",
-         "--device cpu"),  # a newer driver would not help
+         "measure on the CPU with --device cpu"),  # a newer driver would not help
     ],
 )  # fmt: skip
 def test_a_gpu_that_no_wheels_fit_is_refused_with_what_would_do(
@@ -78,8 +78,7 @@ def test_a_gpu_that_no_wheels_fit_is_refused_with_what_would_do(
     with pytest.raises(StackError, match="no wheels of PyTorch fit gpu-1") as error:
         choose("auto", host(driver, gpu), python="3.11", host="gpu-1")
     assert details in error.value.details
-    assert hint in error.value.hint
-    assert error.value.hint.startswith("install driver") == hint.startswith("install driver")
+    assert error.value.hint.startswith(hint)
 
 
 def test_all_gpus_of_a_host_have_to_be_served() -> None:
