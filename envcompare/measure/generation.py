@@ -445,15 +445,15 @@ class Generation:
         """Return a long, discarded turn of each arm."""
         # A loop is held on a CPU as rounds are, so that only the pause differs.
         cpu = OWN_CPU if self._holds else None
-        found: dict[str, Ran] = {}
+        turns: dict[str, Ran] = {}
         for arm in self._order(purpose):
             steps = self._steps_in_loop(arm, LOOP_S)
             ran = self.workers.ask(arm, _steps(steps, self._block_limit_s, cpu=cpu))
             self._done[arm] += steps
             if ran is not None:
-                found[arm] = ran
+                turns[arm] = ran
                 cpu = ran.cpu if ran.is_held else None
-        return found
+        return turns
 
     def _works(self, ran: Ran) -> bool:
         """Tell whether something of an arm may work while others have their turns."""

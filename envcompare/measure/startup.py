@@ -408,6 +408,26 @@ class ProcessPass:
         if changed is not None:
             self._fail(arm, changed)
             return None
+        self._caution_about(arm, done)
+        if failure is not None:
+            self._fail(arm, failure)
+        return ProcessRun(
+            cell=self.context.cell,
+            arm=arm,
+            number=self._number,
+            order=order,
+            t0_ns=done.t0_ns,
+            wall_ns=done.wall_ns,
+            user_ns=done.user_ns,
+            sys_ns=done.sys_ns,
+            real_ns=real_ns,
+            max_rss_bytes=done.max_rss_bytes,
+            exit_code=done.exit_code,
+            values=done.values,
+            status="failed" if done.is_late or done.exit_code else "ok",
+        )
+
+    def _caution_about(self, arm: str, done: _Finished) -> None:
         if done.left_processes and not done.is_late:
             self._say_once(
                 "the command leaves processes running when it ends: they are not measured and are "
@@ -427,23 +447,6 @@ class ProcessPass:
                 "line (the times stay valid): give it no repetition inside a repetition"
             )
             self.context.note("caution", text=text)
-        if failure is not None:
-            self._fail(arm, failure)
-        return ProcessRun(
-            cell=self.context.cell,
-            arm=arm,
-            number=self._number,
-            order=order,
-            t0_ns=done.t0_ns,
-            wall_ns=done.wall_ns,
-            user_ns=done.user_ns,
-            sys_ns=done.sys_ns,
-            real_ns=real_ns,
-            max_rss_bytes=done.max_rss_bytes,
-            exit_code=done.exit_code,
-            values=done.values,
-            status="failed" if done.is_late or done.exit_code else "ok",
-        )
 
     def _say_once(self, text: str, *, about: str = "") -> None:
         if (about or text) not in self._said:

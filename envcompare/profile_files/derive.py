@@ -60,10 +60,8 @@ _WARP_THREADS: Final = 32
 _OCCUPANCY: Final = "sm__warps_active.avg.pct_of_peak_sustained_active"
 _ACTIVE: Final = "smsp__thread_inst_executed_per_inst_executed"
 _THREADS: Final = "smsp__thread_inst_executed.sum"
-_FFMA2: Final = "smsp__sass_thread_inst_executed_op_ffma2_pred_on"
 # HMMA.884 does 8 · 8 · 4 multiply-adds, of two operations each.
 _VOLTA_FLOPS: Final = 512
-_PIPE: Final = "sm__inst_executed_pipe_tensor.sum"
 _PATH: Final = re.compile(r"sm__ops_path_tensor_src_(\w+?)(?:_dst_\w+)?\.sum")
 _ALL_FLOPS: Final = ("flops_fp64", "flops_fp32", "flops_fp16", "flops_tensor")
 """The quantities that together hold every floating-point operation once."""
@@ -76,8 +74,6 @@ _TENSOR_OPS: Final = "sm__ops_path_tensor_"
 _KINDS: Final = (("fp64", "d", "dp"), ("fp32", "f", "sp"), ("fp16", "h", "hp"))
 _WEIGHTS: Final = (("add", 1), ("mul", 1), ("fma", 2))
 _PACKED: Final = (("fadd2", 2), ("fmul2", 2), ("ffma2", 4))
-# Turing's counter for FP32 results has this name, although Turing only has FP16.
-_ON_TURING: Final = "fp16_bf16_tf32"
 _SECTOR_BYTES: Final = 32
 _NS: Final = 1e9  # ns in a second
 # Of the bytes: a few launches may move data in only one replay.
@@ -437,7 +433,8 @@ def _weighted(sums: _MetricSums, parts: list[tuple[str, int]]) -> _Total:
 def _with_packed(sums: _MetricSums, plain: _Total) -> _Total:
     """Add Blackwell's packed FP32 instructions to the plain ones."""
     is_there = any(f"_op_{kind}_pred_on" in name for kind, _ in _PACKED for name in sums.names)
-    if plain.value is None or not (is_there or may_have(_FFMA2, sums.profile.devices)):
+    counter = "smsp__sass_thread_inst_executed_op_ffma2_pred_on"
+    if plain.value is None or not (is_there or may_have(counter, sums.profile.devices)):
         return plain
     packed = _weighted(sums, list(_PACKED))
     if packed.value is None:
@@ -454,7 +451,8 @@ def _of_tensors(sums: _MetricSums) -> list[Quantity]:
     for name in names:
         path = _PATH.fullmatch(name)
         if path:
-            kind = "fp16" if path[1] == _ON_TURING else path[1]
+            # Turing's counter for FP32 results has this name, although Turing only has FP16.
+            kind = "fp16" if path[1] == "fp16_bf16_tf32" else path[1]
             by_type.setdefault(kind, []).append(name)
     totals = {kind: _sum_of(map(sums.total, members)) for kind, members in by_type.items()}
     units = {kind: "OP" if kind.startswith("int") else "FLOP" for kind in totals}
@@ -469,7 +467,7 @@ def _of_tensors(sums: _MetricSums) -> list[Quantity]:
 
 def _on_volta(sums: _MetricSums) -> list[Quantity]:
     """Return the operations of Volta's tensor cores, which only take FP16."""
-    count = sums.total(_PIPE)
+    count = sums.total("sm__inst_executed_pipe_tensor.sum")
     if count.value is not None:
         count = _Total(_VOLTA_FLOPS * count.value)
     else:

@@ -217,11 +217,11 @@ def _invocations(metrics: Iterable[_Metric]) -> dict[tuple[str, str], int]:
     invocations: dict[tuple[str, str], list[tuple[bool, int]]] = {}
     for row in metrics:
         invocations.setdefault((row.device, row.kernel), []).append((row.is_count, row.invocations))
-    found = {}
+    usual = {}
     for key, rows in invocations.items():
         counts = [number for is_count, number in rows if is_count]
-        found[key] = Counter(counts or [number for _, number in rows]).most_common(1)[0][0]
-    return found
+        usual[key] = Counter(counts or [number for _, number in rows]).most_common(1)[0][0]
+    return usual
 
 
 def _notes(parts: Sequence[_Part]) -> Iterator[Note]:

@@ -48,7 +48,6 @@ sed -n 's/^CapEff:[[:space:]]*/capabilities=/p' /proc/self/status
 [ "$(tr -s ' ' </proc/self/uid_map)" != ' 0 0 4294967295' ] || echo namespace=initial
 echo "uid=$(id -u)"
 """
-_CLOSED = "the driver allows only administrators to read the GPU's counters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,4 +165,5 @@ def permission(access: CounterAccess, rights: Rights) -> Permission:
 
 
 def _denied(hint: str, *, more: str = "") -> Permission:
-    return Permission(check=unusable(f"{_CLOSED}{more}", hint))
+    brief = f"the driver allows only administrators to read the GPU's counters{more}"
+    return Permission(check=unusable(brief, hint))

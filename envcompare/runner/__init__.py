@@ -328,7 +328,6 @@ def _scalar(value: FingerprintValue) -> Scalar:
     return ", ".join(entries(value)) if isinstance(value, tuple) else value
 
 
-_FITTING_PROGRAM = "harness/fitting.py"
 _SEARCH_LIMIT_S = 1800.0
 # Blocks from this size on are mapped alone, so that freed memory leaves no holes (mallopt(3)).
 _SEARCH_VARIABLES = (("MALLOC_MMAP_THRESHOLD_", str(1 << 16)),)
@@ -486,7 +485,7 @@ def _fitting_command(  # noqa: PLR0913 — the sizes to try, and their limits
         "memory_mib": memory_mib,
         "beside": arms,
     }
-    argv = (interpreter, "-B", f"{workloads}/{_FITTING_PROGRAM}", json.dumps(asked))
+    argv = (interpreter, "-B", f"{workloads}/harness/fitting.py", json.dumps(asked))
     return Command(argv=argv, env=_SEARCH_VARIABLES)
 
 

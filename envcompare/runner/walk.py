@@ -551,14 +551,14 @@ class _HostRun:
         return True
 
     def _require_same(self, session: HostSession) -> None:
-        found = [
+        changed = [
             change
             for arm, now in session.identities.items()
             if (first := self.session.identities.get(arm)) is not None
             for change in changes(first, now, host=self.label, arm=arm)
         ]
-        if refused(found) and not self.job.experiment.allow_mismatch:
-            keys = ", ".join(f"{one.arm or 'the host'}: {one.key}" for one in refused(found))
+        if refused(changed) and not self.job.experiment.allow_mismatch:
+            keys = ", ".join(f"{one.arm or 'the host'}: {one.key}" for one in refused(changed))
             raise ConfigError(
                 f"{self.label} is not what it was before its connection was lost",
                 details=f"changed: {keys}",

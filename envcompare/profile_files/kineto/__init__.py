@@ -349,11 +349,7 @@ def _operator_sums(
     """
     if not len(operators):
         return ()
-    # By thread and start, each before those inside it.
-    order = np.lexsort(
-        [operators[name] for name in ("name", "external")]
-        + [-operators["end"], operators["start"], operators["thread"]]
-    )
+    order = _outermost_first(operators)
     parents = _parents(operators, order)
     kept_places = _without_repeats(operators, parents, order)
     is_kept = kept_places == np.arange(len(operators))
@@ -399,6 +395,14 @@ def _operator_sums(
     )  # fmt: skip
     longest = sorted(rows, key=lambda row: (-(row.self_device_ns or 0), -row.self_cpu_ns, row.name))
     return tuple(longest)
+
+
+def _outermost_first(operators: Table) -> Numbers:
+    """Return the order of operators by thread and start, each before those inside it."""
+    return np.lexsort(
+        [operators[name] for name in ("name", "external")]
+        + [-operators["end"], operators["start"], operators["thread"]]
+    )
 
 
 def _parents(rows: Table, order: Numbers) -> Numbers:
