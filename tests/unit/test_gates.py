@@ -68,7 +68,7 @@ def test_gates_are_parsed_each_once_by_comma_or_repetition() -> None:
         "slower:abc%", "slower:1e3%", "slower:2%%", "slower:1001%", "faster:100%", "slower:٢%",
         "slower:99999999999999999999%", "Slower:2%", "inconclusive:2%", "failed:", "sloweer:2%",
         "slower:2%;failed", "slower:0x2%", "slower:+2%", "slower:.5%", "slower : 2%",
-        "groups:", "groups:slower:2%", "groups:inconclusive",
+        "groups:", "groups:slower:2%", "groups:inconclusive", "unproven",
     ],
 )  # fmt: skip
 def test_what_is_no_gate_is_refused_naming_what_is_allowed(text: str) -> None:
@@ -296,12 +296,6 @@ def test_hostile_names_stay_on_their_line() -> None:
     text = gate_blocks(results)[0].strong
     assert "\n" not in text
     assert "⟨U+202E⟩" in text
-
-
-def test_unproven_needs_a_percentage() -> None:
-    """Without one there is nothing to lie below."""
-    with pytest.raises(ConfigError):
-        parse_gates(("unproven",))
 
 
 def test_gate_says_how_much_time_would_decide() -> None:

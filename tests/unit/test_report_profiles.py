@@ -77,6 +77,12 @@ HOSTILE = (
 )
 
 
+@pytest.fixture(scope="module")
+def h200() -> RunComparison:
+    """Return the published run on a GPU."""
+    return compare_run(RunFolder.open(RESULTS / "h200"))
+
+
 class Texts(HTMLParser):
     """Collects the words of a page without style and script, and its tags."""
 
@@ -215,10 +221,11 @@ def test_the_box_why_says_where_the_time_goes_instead_of_not_measured() -> None:
     assert f"{same} 12.0 ms → 12.0 ms." in answer
 
 
-def test_a_gpu_that_waits_for_the_host_is_named_where_nothing_was_decided() -> None:
+def test_a_gpu_that_waits_for_the_host_is_named_where_nothing_was_decided(
+    h200: RunComparison,
+) -> None:
     """It says on which side to look; one that computes most of the time is not named."""
-    read = compare_run(RunFolder.open(RESULTS / "h200"))
-    run = replace(read, profiles=tuple(replace(one, gpu_parts=()) for one in read.profiles))
+    run = replace(h200, profiles=tuple(replace(one, gpu_parts=()) for one in h200.profiles))
     assert [one.rpartition("; ")[2] for one in why_sentences(run) if ", rnn: " in one] == [
         "the GPU waited for the host for 2.69 ms → 2.20 ms of a traced step of 2.96 ms → 2.46 ms.",
         "the GPU waited for the host for 2.69 ms → 3.55 ms of a traced step of 2.96 ms → 3.82 ms.",
@@ -226,27 +233,25 @@ def test_a_gpu_that_waits_for_the_host_is_named_where_nothing_was_decided() -> N
     assert not any("waited for the host" in one for one in why_sentences(profiled_run()))
 
 
-def test_kernels_as_long_as_the_step_leave_no_host_part() -> None:
+def test_kernels_as_long_as_the_step_leave_no_host_part(h200: RunComparison) -> None:
     """That was measured; the rest is too small for it."""
-    read = compare_run(RunFolder.open(RESULTS / "h200"))
     cells = [
         replace(one, gpu_parts=tuple(replace(parts, host=None) for parts in one.gpu_parts))
-        for one in read.profiles
+        for one in h200.profiles
     ]
-    answer = text_of(render(replace(read, profiles=tuple(cells))), "answer")
+    answer = text_of(render(replace(h200, profiles=tuple(cells))), "answer")
     assert "267 → 265 µs too small to tell too small to tell" in answer
     assert "that of kernels is over the steps of one traced start" in answer
 
 
-def test_a_step_on_a_gpu_is_said_in_two_parts() -> None:
+def test_a_step_on_a_gpu_is_said_in_two_parts(h200: RunComparison) -> None:
     """Page, terminal and Markdown have kernels and host part, and how new GPUs are here."""
-    run = compare_run(RunFolder.open(RESULTS / "h200"))
-    answer = text_of(render(run), "answer")
+    answer = text_of(render(h200), "answer")
     row = "docker-host rnn −0.6 % no interval from 5 traced steps 267 → 265 µs −2.8 % "
     assert row in answer
     assert "envcompare has been tried on one GPU so far, an NVIDIA H200." in answer
-    assert not any("waited for the host" in one for one in why_sentences(run))
-    written = markdown(run)
+    assert not any("waited for the host" in one for one in why_sentences(h200))
+    written = markdown(h200)
     assert "| docker-host | rnn | −0.6 % no interval from 5 traced steps |" in written
     assert "tried on one GPU" in written
 

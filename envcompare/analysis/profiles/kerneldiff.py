@@ -29,12 +29,12 @@ from envcompare.run_folder.profiles import RUN_KERNELS_ALONE, Dim, Kernel, Profi
 _MOST_DIFFERENCES: Final = 300  # insertions and deletions before a path is kept for good
 
 Level = tuple[Sequence[Hashable], Sequence[Hashable]]  # the token of each position in both lists
-Gap = tuple[range, range]
+_Gap = tuple[range, range]
 MOST_ROWS: Final = 20  # per kind; the rest is summed
 _KINDS: Final[tuple[DiffKind, ...]] = ("replaced", "only-reference", "only-arm", "both")
 _MOST_OPERATORS: Final = 3
 _DIGITS: Final = 6  # launches per step that agree in so many digits are equal
-MOST_LAUNCHES: Final = 10_000  # launches that are aligned; the rest is split in proportion
+_MOST_LAUNCHES: Final = 10_000  # launches that are aligned; the rest is split in proportion
 _Shape = tuple[Dim | None, Dim | None]
 _Key = tuple[str, _Shape]
 _RULES_WITH_OPERATORS: Final[tuple[MatchRule, ...]] = (
@@ -60,9 +60,9 @@ def align(levels: Sequence[Level]) -> Iterator[Match]:
 
     Matches never cross, and no position occurs twice.
     """
-    gaps: list[Gap] = [(range(len(levels[0][0])), range(len(levels[0][1])))]
+    gaps: list[_Gap] = [(range(len(levels[0][0])), range(len(levels[0][1])))]
     for number, level in enumerate(levels):
-        following: list[Gap] = []
+        following: list[_Gap] = []
         for gap in gaps:
             matched = _common(gap, level)
             yield from (Match(before, after, number) for before, after in matched)
@@ -70,7 +70,7 @@ def align(levels: Sequence[Level]) -> Iterator[Match]:
         gaps = following
 
 
-def _between(gap: Gap, matched: list[tuple[int, int]]) -> Iterator[Gap]:
+def _between(gap: _Gap, matched: list[tuple[int, int]]) -> Iterator[_Gap]:
     """Yield the gaps between matches that are non-empty in both lists."""
     before, after = gap[0].start, gap[1].start
     for a, b in (*matched, (gap[0].stop, gap[1].stop)):
@@ -79,7 +79,7 @@ def _between(gap: Gap, matched: list[tuple[int, int]]) -> Iterator[Gap]:
         before, after = a + 1, b + 1
 
 
-def _common(gap: Gap, level: Level) -> list[tuple[int, int]]:
+def _common(gap: _Gap, level: Level) -> list[tuple[int, int]]:
     """Return the matches of a common subsequence, the longest if the lists are similar."""
     # tokens of one list only cannot match, and would count as differences
     sets = ({names[place] for place in places} for names, places in zip(level, gap, strict=True))
@@ -369,7 +369,7 @@ def _scaling(
     lengths = [len(side.window) for side in both]
     if not all(lengths):
         return f"{times} The launch order within a step is unknown; kernels were paired by name."
-    cut = f", the first {MOST_LAUNCHES} of them" if MOST_LAUNCHES in lengths else ""
+    cut = f", the first {_MOST_LAUNCHES} of them" if _MOST_LAUNCHES in lengths else ""
     return (
         f"{times} Kernels were paired by the order of {lengths[0]} and {lengths[1]} launches{cut}."
     )
@@ -418,8 +418,8 @@ def _sides(before: Profile, after: Profile) -> tuple[_Side, _Side]:
         windows = (before.sequence, after.sequence) if is_alike else ((), ())
     scales = (1.0 / before.steps, 1.0 / after.steps) if before.steps and after.steps else (1.0, 1.0)
     return (
-        _Side(before.kernels, scales[0], windows[0][:MOST_LAUNCHES]),
-        _Side(after.kernels, scales[1], windows[1][:MOST_LAUNCHES]),
+        _Side(before.kernels, scales[0], windows[0][:_MOST_LAUNCHES]),
+        _Side(after.kernels, scales[1], windows[1][:_MOST_LAUNCHES]),
     )
 
 

@@ -343,11 +343,11 @@ _MOST_NAMED: Final = 2
 _ALMOST_ALL: Final = 0.999
 _NODES: Final = "Trace the nodes of graphs with `nsys profile --cuda-graph-trace=node`."
 _SHOWN: Final = 80  # characters of a kernel's name
-ByArm = Mapping[str, Records]
+_ByArm = Mapping[str, Records]
 
 
 def work_cautions(
-    by_arm: ByArm,
+    by_arm: _ByArm,
     codes: Mapping[str, str],
     rows: Mapping[str, Rows],
     diffs: Iterable[KernelDiff],
@@ -373,7 +373,7 @@ def work_cautions(
 
 
 def record_cautions(
-    by_arm: ByArm,
+    by_arm: _ByArm,
     *,
     reference: str,
     identified_arms: Container[str],
@@ -397,7 +397,7 @@ def record_cautions(
                 yield from _against(trace, other)
 
 
-def _cautions_of_programs(by_arm: ByArm, codes: Mapping[str, str]) -> Iterable[str]:
+def _cautions_of_programs(by_arm: _ByArm, codes: Mapping[str, str]) -> Iterable[str]:
     """Warn if the profiled program is not the timed one; `codes` are the hashes of the timed code.
 
     Records without a code hash, such as imported files, are skipped.
@@ -414,7 +414,7 @@ def _cautions_of_programs(by_arm: ByArm, codes: Mapping[str, str]) -> Iterable[s
         yield "The arms profiled different code."
 
 
-def _of_gpus(by_arm: ByArm, reference: str) -> Iterable[str]:
+def _of_gpus(by_arm: _ByArm, reference: str) -> Iterable[str]:
     """Warn if an arm used a different number of GPUs than the reference."""
     counts = {
         # the largest number of busy GPUs in a profile; 0 if unknown
@@ -437,7 +437,7 @@ def _of_gpus(by_arm: ByArm, reference: str) -> Iterable[str]:
             )
 
 
-def _of_unnamed_gpus(by_arm: ByArm, identified_arms: Container[str]) -> Iterable[str]:
+def _of_unnamed_gpus(by_arm: _ByArm, identified_arms: Container[str]) -> Iterable[str]:
     """Warn about profiled arms with an unknown GPU model."""
     unnamed = [
         arm
@@ -521,7 +521,7 @@ def _of_steps(records: Records) -> Iterable[str]:
             )
 
 
-def partial_records(by_arm: ByArm) -> frozenset[tuple[str, str]]:
+def partial_records(by_arm: _ByArm) -> frozenset[tuple[str, str]]:
     """Return arm and name of each record with fewer launches than its steps have."""
     partial = set()
     for arm, records in by_arm.items():

@@ -348,7 +348,7 @@ def _launches_by_shape(profile: Profile) -> dict[tuple[str, Dim | None, Dim | No
     return {(one.name, one.grid, one.block): one.calls for one in profile.kernels}
 
 
-MOST_KERNELS: Final = 20  # per arm; the total includes all
+_MOST_KERNELS: Final = 20  # per arm; the total includes all
 TOTAL: Final = "all kernels"
 _STEP: Final = "a step of the model"
 _NS: Final = 1e9
@@ -481,7 +481,7 @@ def _points(arm: str, work: Sequence[_Work], roofs: Roofs) -> Iterable[RooflineP
         # kernels run one after the other, so their floors add up
         floor_ns=sum(known) if len(known) == len(work) else None,
     )
-    yield from each[:MOST_KERNELS]
+    yield from each[:_MOST_KERNELS]
 
 
 def _point(arm: str, work: _Work, roofs: Roofs, time_ns: float) -> RooflinePoint:

@@ -56,7 +56,7 @@ from envcompare.stats.verdicts import (
 
 Key = tuple[str, ...]  # cell and arm, and for a step of the ladder the arm below
 # Fewer launches cannot separate an environment from chance. A plan may aim at more, to be narrower.
-MIN_PASSES = 4  # processes of a plain command
+_MIN_PASSES = 4  # processes of a plain command
 PLAIN_LEVEL = 0.95
 _READ_AS_ZERO = 0.0005  # of a log ratio: changes are printed with one decimal of a percent
 _SECONDARY: tuple[MetricName, ...] = ("net", "wall", "stretch", "cpu", "gpu", "user", "sys", "real")
@@ -378,7 +378,7 @@ def _least_restarts(data: CellData) -> int:
 
 def least_restarts(*, preset: str, planned: int, is_program: bool) -> int:
     """Return the restarts that a verdict needs; strict means the planned number."""
-    least = MIN_PASSES if is_program else MIN_RESTARTS
+    least = _MIN_PASSES if is_program else MIN_RESTARTS
     return max(planned, least) if preset == "strict" else least
 
 

@@ -236,8 +236,8 @@ def _rate(data: CellData, logs: Mapping[int, float]) -> SizeRate:
         batch=_size(data),
         cell=data.cell.id,
         samples_per_s=math.exp(mean.mean),
-        low=None if mean.low is None else math.exp(mean.low),
-        high=None if mean.high is None else math.exp(mean.high),
+        low=_exp(mean.low),
+        high=_exp(mean.high),
         restarts=mean.restarts,
     )
 
@@ -249,7 +249,11 @@ def cell_training(data: CellData, epochs: Iterable[Epoch]) -> CellTraining | Non
     why_not = _why_not(data, ways)
     if goal is None or not (kept or why_not):
         return None
-    reference, is_net = ways[data.reference.id], _is_net(data, kept)
+    reference = ways[data.reference.id]
+    # times are compared without waits, as for steps
+    is_net = data.metric[0] == "net" and all(
+        one.wait_ns is not None and one.wait_ns < one.wall_ns for one in kept
+    )
     return CellTraining(
         cell=data.cell.id,
         is_net=is_net,
@@ -280,13 +284,6 @@ def _why_not(data: CellData, ways: Mapping[str, _Ways]) -> dict[str, str]:
         for event in failed
         if event.failure and (event in data.events or not ways.get(event.arm))
     }
-
-
-def _is_net(data: CellData, epochs: Iterable[Epoch]) -> bool:
-    """Tell whether times are compared without waits, as for steps."""
-    return data.metric[0] == "net" and all(
-        one.wait_ns is not None and one.wait_ns < one.wall_ns for one in epochs
-    )
 
 
 def _ways(epochs: Iterable[Epoch]) -> _Ways:

@@ -43,14 +43,14 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.results import references_of
 
-Floats = npt.NDArray[np.float64]
+_Floats = npt.NDArray[np.float64]
 SOURCE, INSTANT = "NVML, mean power readings", "NVML, instantaneous power readings"
 COUNTER = "NVML, total energy counter"
 # The counter is coarse: nvmlDeviceGetTotalEnergyConsumption suits differences from 1 s on,
 # and the power of most boards is a mean over up to 1 s (nvmlDeviceGetPowerUsage).
-WINDOW_NS = 1_000_000_000
-MOST_APART_NS = 500_000_000  # largest gap between two readings that still give a result
-SMEARED = (
+_WINDOW_NS = 1_000_000_000
+_MOST_APART_NS = 500_000_000  # largest gap between two readings that still give a result
+_SMEARED = (
     "the driver may give the mean power of a whole second, so that blocks of {:.2g} s take up a "
     "part of their neighbours': arms look more alike than they are"
 )
@@ -59,7 +59,7 @@ SMEARED = (
 PART_TIME = (
     "the power sensor of A100 and H100 samples about a quarter of the time (arXiv:2312.02741)"
 )
-LONG_NS = 5_000_000_000  # from this length on, both ways to an energy should agree
+_LONG_NS = 5_000_000_000  # from this length on, both ways to an energy should agree
 LASTING = "blocks of at least 5 s, of a pass for energy after the timing"
 BRIEF = "shorter than 5 s, in which a counter and samples of power can be compared"
 NO_COUNTER = "the GPU does not say both its power and its energy"
@@ -88,8 +88,8 @@ _Timed = Block | EnergyBlock
 class _Curve:
     """A quantity, linear between its readings; integrals are over seconds."""
 
-    t_ns: Floats
-    values: Floats
+    t_ns: _Floats
+    values: _Floats
 
     @classmethod
     def of(cls, readings: Sequence[GpuReading], field: str, factor: float = 1.0) -> _Curve:
@@ -109,23 +109,23 @@ class _Curve:
         if len(self.t_ns) < 2:
             return np.zeros(len(starts), dtype=np.bool_)
         inside = (starts >= self.t_ns[0]) & (ends <= self.t_ns[-1])
-        torn = np.concatenate(([0], np.cumsum(np.diff(self.t_ns) > MOST_APART_NS)))
+        torn = np.concatenate(([0], np.cumsum(np.diff(self.t_ns) > _MOST_APART_NS)))
         first = np.clip(np.searchsorted(self.t_ns, starts, side="right") - 1, 0, None)
         last = np.clip(np.searchsorted(self.t_ns, ends), None, len(self.t_ns) - 1)
         return np.asarray(inside & (torn[last] == torn[first]))
 
-    def integral(self, blocks: Sequence[_Timed]) -> Floats:
+    def integral(self, blocks: Sequence[_Timed]) -> _Floats:
         """Return the integral over each block by trapezoids; the blocks must be covered."""
         starts, ends = _bounds(blocks)
         return self._until(ends) - self._until(starts)
 
-    def change(self, blocks: Sequence[_Timed]) -> Floats:
+    def change(self, blocks: Sequence[_Timed]) -> _Floats:
         """Return the increase during each block; the blocks must be covered."""
         starts, ends = _bounds(blocks)
         t_ns, values = self.t_ns, self.values
         return np.asarray(np.interp(ends, t_ns, values) - np.interp(starts, t_ns, values))
 
-    def within(self, blocks: Sequence[Block]) -> Floats:
+    def within(self, blocks: Sequence[Block]) -> _Floats:
         """Return the readings within any block."""
         starts, ends = _bounds(sorted(blocks, key=lambda block: block.t0_ns))
         if not len(starts):
@@ -134,7 +134,7 @@ class _Curve:
         hit = (place >= 0) & (self.t_ns <= ends[np.clip(place, 0, None)])
         return self.values[hit]
 
-    def _until(self, times: Floats) -> Floats:
+    def _until(self, times: _Floats) -> _Floats:
         widths = np.diff(self.t_ns) / 1e9
         means = (self.values[1:] + self.values[:-1]) / 2
         sums = np.concatenate(([0.0], np.cumsum(widths * means)))
@@ -144,7 +144,7 @@ class _Curve:
         return np.asarray(sums[place] + (self.values[place] + slope * seconds / 2) * seconds)
 
 
-def _bounds(blocks: Sequence[_Timed]) -> tuple[Floats, Floats]:
+def _bounds(blocks: Sequence[_Timed]) -> tuple[_Floats, _Floats]:
     """Return the starts and ends of blocks on the host's clock, in ns."""
     starts = np.array([block.t0_ns for block in blocks], dtype=np.float64)
     walls = np.array([_wall_ns(block) for block in blocks], dtype=np.float64)
@@ -177,7 +177,7 @@ def arm_quantities(  # noqa: PLR0913 — each is a part of the data of an arm
     if not of_gpu:
         return _all_missing(WHICH.format(len(uuids)))
     timed = [block for block in blocks if block.status == "ok" and not block.warmup]
-    lasting = [block for block in energy_blocks if block.wall_ns >= LONG_NS]
+    lasting = [block for block in energy_blocks if block.wall_ns >= _LONG_NS]
     note = f"; {PART_TIME}" if re.search(r"\b[AH]100\b", model) else ""
     energy = _energy(lasting or timed, of_gpu, batch, note=note)
     return (*energy, _checked_energy(timed, of_gpu), *_states(timed, of_gpu))
@@ -198,7 +198,7 @@ def _checked_energy(blocks: Sequence[Block], readings: Sequence[GpuReading]) -> 
     power, counter = _Curve.of(readings, "power_mw", 1e-3), _Curve.of(readings, "energy_mj", 1e-3)
     if not len(power.t_ns) or not len(counter.t_ns):
         return _missing(name, NO_COUNTER)
-    if span_ns < LONG_NS:
+    if span_ns < _LONG_NS:
         return _missing(name, f"the timing took {span_ns / 1e9:.2g} s, {BRIEF}")
     if not (power.covers(whole).all() and counter.covers(whole).all()):
         return _missing(name, "the readings have a gap, or do not cover all blocks")
@@ -216,26 +216,11 @@ def _of_gpu(readings: Sequence[GpuReading], uuid: str) -> list[GpuReading]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clocks:
+class _Clocks:
     """The clocks of a GPU during an arm's blocks, and the reasons that lowered them."""
 
     sm_mhz: float
-    readings: int
     held: str  # in brackets with a leading blank, for a sentence; empty without a reason
-
-
-def clocks_of(
-    blocks: Sequence[Block], readings: Sequence[GpuReading], *, uuid: str = ""
-) -> Clocks | None:
-    """Return the clocks of a GPU during these blocks; None without readings."""
-    of_gpu = _of_gpu(readings, uuid)
-    values = _Curve.of(of_gpu, "sm_mhz").within(blocks)
-    if not len(values) or not np.all(values > 0):
-        return None
-    masks = _Curve.of(of_gpu, "throttling").within(blocks)
-    seen = ", ".join(_held_down(masks)) if len(masks) else ""
-    held = f" ({seen} of the readings)" if seen else ""
-    return Clocks(sm_mhz=_mean(values), readings=len(values), held=held)
 
 
 def _energy(
@@ -261,7 +246,7 @@ def _energy(
     kind = LASTING if isinstance(seen[0], EnergyBlock) else "blocks"
     scope = f"{len(seen)} of {len(blocks)} {kind}, the whole board, idle power included{note}"
     if source == SOURCE and not _is_long(seen):
-        scope += f"; {SMEARED.format(float(np.median(ends - starts)) / 1e9)}"
+        scope += f"; {_SMEARED.format(float(np.median(ends - starts)) / 1e9)}"
     samples = None if batch is None else joules / (steps * batch)
     values = (joules * 1e9 / float(np.sum(ends - starts)), joules / steps, samples)
     return tuple(
@@ -277,17 +262,17 @@ def _settled(block: _Timed) -> _Timed:
     """
     if isinstance(block, Block):
         return block
-    return replace(block, t0_ns=block.t0_ns + WINDOW_NS, wall_ns=block.wall_ns - WINDOW_NS)
+    return replace(block, t0_ns=block.t0_ns + _WINDOW_NS, wall_ns=block.wall_ns - _WINDOW_NS)
 
 
 def _is_long(blocks: Sequence[_Timed]) -> bool:
-    return bool(blocks) and min(map(_wall_ns, blocks)) >= WINDOW_NS
+    return bool(blocks) and min(map(_wall_ns, blocks)) >= _WINDOW_NS
 
 
 def _states(blocks: Sequence[Block], readings: Sequence[GpuReading]) -> tuple[Quantity, ...]:
     """Return clocks, temperature and throttling over the readings within blocks."""
 
-    def state(name: str, field: str, reduce: Callable[[Floats], float]) -> Quantity:
+    def state(name: str, field: str, reduce: Callable[[_Floats], float]) -> Quantity:
         curve = _Curve.of(readings, field)
         if not len(curve.t_ns):
             return _missing(name, NOT_SAID)
@@ -308,15 +293,15 @@ def _states(blocks: Sequence[Block], readings: Sequence[GpuReading]) -> tuple[Qu
     )
 
 
-def _mean(values: Floats) -> float:
+def _mean(values: _Floats) -> float:
     return float(np.mean(values))
 
 
-def _throttled_percent(masks: Floats) -> float:
+def _throttled_percent(masks: _Floats) -> float:
     return float(np.mean((masks.astype(np.int64) & sum(CLOCK_LIMITS)) != 0)) * 100
 
 
-def _held_down(masks: Floats) -> list[str]:
+def _held_down(masks: _Floats) -> list[str]:
     """Return each reason that lowered the clocks, with its share of the readings."""
     bits = masks.astype(np.int64)
     shares = {word: float(np.mean((bits & bit) != 0)) for bit, word in CLOCK_LIMITS.items()}
@@ -348,7 +333,7 @@ _OF_MACHINE: Final = ("gpu.", "torch.cpu_capability", "torch.interop_threads")
 _DRAWN: Final = "env.PYTHONHASHSEED"  # new in each cell
 GPU_CLOCK: Final = "gpu.clock_sm_mhz"
 """The clock of a GPU while an arm was measured."""
-# Clocks move in steps of 7.5 or 15 MHz: a smaller difference of means is not another clock.
+# _Clocks move in steps of 7.5 or 15 MHz: a smaller difference of means is not another clock.
 _SAME_CLOCK: Final = math.log(1.005)
 _FEWEST_READINGS: Final = 10  # of an arm, for a mean
 _STEADY: Final = (
@@ -452,16 +437,22 @@ def clock_differences(
     return {cell: found for cell, found in differences.items() if found}
 
 
-def _clocks(read: RunFiles, data: CellData, arm: str) -> Clocks | None:
+def _clocks(read: RunFiles, data: CellData, arm: str) -> _Clocks | None:
     """Return the GPU clocks during an arm's blocks; None with too few readings."""
     blocks = [one for one in data.arm_blocks(arm) if isinstance(one, Block) and one.gpu_ns]
     uuid = str(read.facts.get(data.cell.id, {}).get(arm, {}).get("gpu.uuid") or "")
-    clocks = clocks_of(blocks, read.readings.get(data.cell.id, []), uuid=uuid)
-    return clocks if clocks and clocks.readings >= _FEWEST_READINGS else None
+    readings = _of_gpu(read.readings.get(data.cell.id, []), uuid)
+    values = _Curve.of(readings, "sm_mhz").within(blocks)
+    if len(values) < _FEWEST_READINGS or not np.all(values > 0):
+        return None
+    masks = _Curve.of(readings, "throttling").within(blocks)
+    seen = ", ".join(_held_down(masks)) if len(masks) else ""
+    held = f" ({seen} of the readings)" if seen else ""
+    return _Clocks(sm_mhz=_mean(values), held=held)
 
 
 def _of_clocks(
-    reference: Clocks, other: Clocks, ratio: float, margin: float
+    reference: _Clocks, other: _Clocks, ratio: float, margin: float
 ) -> FactDifference | None:
     """Return the difference of two clocks; a confounder if the verdict needs it."""
     slower = math.log(reference.sm_mhz / other.sm_mhz)  # the most that the clock alone can cost

@@ -147,7 +147,7 @@ def _rows(records: list[Row], on: Axis, palette: Palette, *, title: str) -> Decl
         arrow = {"shape": _ASIDE_SHAPES[side], "size": 30, "strokeWidth": 1.4, "opacity": 1}
         arrows.append(marks(beyond, "point", arrow, x=alt.value(at), y=y, stroke="colour"))
     layers = (
-        *ground(on, palette, {**span, "y": alt.value(0), "y2": alt.value(height)}),
+        *_ground(on, palette, {**span, "y": alt.value(0), "y2": alt.value(height)}),
         *arrows,
         marks(spans, "rule", {"strokeWidth": 1.8}, **span, y=y, color="colour"),
         marks(measured, "point", _POINT, x=x("at:Q"), y=y, size="size", **look),
@@ -174,7 +174,7 @@ def _texts(records: list[Row], y: alt.Y, palette: Palette) -> list[alt.Chart]:
     return [*made, *(marks(reasons, "text", look, x=x, y=y, text="why") for look in looks)]
 
 
-def ground(on: Axis, palette: Palette, places: dict[str, Any]) -> tuple[alt.Chart, alt.Chart]:
+def _ground(on: Axis, palette: Palette, places: dict[str, Any]) -> tuple[alt.Chart, alt.Chart]:
     """Return the band of the margin, and the line at 0 in its middle."""
     low, high = on.band_percents
     return (
@@ -468,7 +468,7 @@ def _declared(run: RunComparison, sweep: Sweep, on: Axis, palette: Palette) -> D
     edge = [{"low": end} for end in on.band_percents]
     dotted = {"color": palette.mute, "strokeDash": [2, 4], "strokeWidth": 0.7}
     span, whole = {"y": y("low:Q"), "y2": "high"}, {"x": alt.value(0), "x2": alt.value(_WIDTH)}
-    band, zero = ground(on, palette, span | whole)
+    band, zero = _ground(on, palette, span | whole)
     series = {"x": x, "color": "colour", "detail": "piece"}
     at, said = {"x": x, "y": y("at:Q")}, {"shape": "shape", "description": "tip"}
     layers = [

@@ -70,19 +70,19 @@ _SPLIT_HREF: Final = "#split"
 _SPLIT_LINK: Final = "Environment or software?"
 
 
-class Card(NamedTuple):
+class _Card(NamedTuple):
     """A heading and the sentences below it."""
 
     heading: str
     items: tuple[Line, ...]
 
 
-class SummaryCards(NamedTuple):
+class _SummaryCards(NamedTuple):
     """The cards in the order of the page."""
 
-    certainty: Card
-    cause: Card
-    cautions: Card
+    certainty: _Card
+    cause: _Card
+    cautions: _Card
 
 
 def _item(text: str, *, link: str = "", href: str = "") -> Line:
@@ -94,7 +94,7 @@ def _with_link(items: list[Line], *, link: str, href: str) -> list[Line]:
     return [*items[:-1], replace(items[-1], after=(Link(text=link, href=href),))]
 
 
-def summary_cards(run: RunComparison) -> SummaryCards:
+def summary_cards(run: RunComparison) -> _SummaryCards:
     """Return the three cards with their sentences."""
     verdicts = tuple(one for headline in headlines(run) for one in headline.verdicts)
     known = "No confounder, no failure and no failed control is known."
@@ -103,10 +103,10 @@ def summary_cards(run: RunComparison) -> SummaryCards:
         known = "The cause is not proven: lines may differ in more than was read."
     unknown = HINTS if build_sentences(run) else NO_CONFOUNDER
     nothing = _item(known if is_timed(run) else unknown)
-    return SummaryCards(
-        certainty=Card("Is it real?", _is_it_real(run, verdicts)),
-        cause=Card("Why?", _why(run, verdicts)),
-        cautions=Card("Before you rely on it", _cautions(run, verdicts) or (nothing,)),
+    return _SummaryCards(
+        certainty=_Card("Is it real?", _is_it_real(run, verdicts)),
+        cause=_Card("Why?", _why(run, verdicts)),
+        cautions=_Card("Before you rely on it", _cautions(run, verdicts) or (nothing,)),
     )
 
 

@@ -59,7 +59,7 @@ _MOST_CELLS: Final = 24
 _MOST_COMPARISONS: Final = 40  # without a fold of their own
 _MOST_OPEN: Final = 3
 _Missing = TypeVar("_Missing", bound="tuple[str, ...]")  # names, reason, and perhaps a hint
-Outcomes = Mapping[tuple[str, str], Outcome]  # by cell and arm
+_Outcomes = Mapping[tuple[str, str], Outcome]  # by cell and arm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +140,11 @@ def left_out(run: RunComparison, cells: tuple[ProfiledCell, ...]) -> str:
     return " ".join(filter(None, sentences))
 
 
-def _outcomes(run: RunComparison) -> Outcomes:
+def _outcomes(run: RunComparison) -> _Outcomes:
     return {(one.cell, one.arm): one.outcome for one in run.comparisons}
 
 
-def _unexplained(profiles: CellProfiles, outcomes: Outcomes) -> tuple[str, ...]:
+def _unexplained(profiles: CellProfiles, outcomes: _Outcomes) -> tuple[str, ...]:
     """Return the arms with a ledger or kernels that no other fold shows.
 
     The ledger of an equivalent arm would divide a difference that is not there; its kernels may

@@ -47,9 +47,11 @@ from envcompare.report.wording.verdicts import (
     MOVED,
     SYMBOLS,
     WORDS,
+    candidate_differences,
     candidate_sentence,
     estimate_text,
     excludes_zero,
+    reported_differences,
 )
 from envcompare.run_folder.records import (
     CONTROL_SUFFIX,
@@ -80,7 +82,7 @@ def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> st
         return ""
     asked = _asked(run, decided[0].arm)
     causes: dict[tuple[str, str, str], FactDifference] = {}
-    for each in sorted(_candidates(run, decided), key=likelihood):
+    for each in sorted(candidate_differences(run, decided), key=likelihood):
         causes.setdefault((each.host, each.arm, each.key), each)
     unknown = [one for one in decided if one.candidates is None]
     if unknown and not causes:
@@ -122,14 +124,6 @@ def _asked(run: RunComparison, arm: str) -> str:
     return visible(", ".join(pairs))
 
 
-def _candidates(run: RunComparison, decided: Iterable[Comparison]) -> Iterator[FactDifference]:
-    """Yield the candidates of comparisons, with the evidence from their cell."""
-    for comparison in decided:
-        facts = _facts(run, comparison.cell)
-        places = ((comparison.host, comparison.arm, key) for key in comparison.candidates or ())
-        yield from (facts[at] for at in places if at in facts)
-
-
 def _on_purpose(run: RunComparison, decided: Iterable[Comparison]) -> tuple[FactDifference, ...]:
     """Return the intended differences of an arm's environment.
 
@@ -138,7 +132,7 @@ def _on_purpose(run: RunComparison, decided: Iterable[Comparison]) -> tuple[Fact
     found = (
         each
         for one in decided
-        for (host, arm, _), each in _facts(run, one.cell).items()
+        for (host, arm, _), each in reported_differences(run, one.cell).items()
         if (host, arm) == (one.host, one.arm) and each.fact_class == "varied"
         if not each.part_of
     )
@@ -149,12 +143,6 @@ def _on_purpose(run: RunComparison, decided: Iterable[Comparison]) -> tuple[Fact
         return is_without_effect(one.key), not (purpose and purpose.remedy), one.key
 
     return tuple(sorted(by_key.values(), key=place))
-
-
-def _facts(run: RunComparison, cell: str) -> dict[tuple[str, str, str], FactDifference]:
-    """Return the differences that a cell reports, by host, arm and key."""
-    of_cell = (*run.differences, *run.cell_differences.get(cell, ()))
-    return {(one.host, one.arm, one.key): one for one in of_cell}
 
 
 def _in_kernel(run: RunComparison, decided: Iterable[Comparison]) -> str:
@@ -184,7 +172,8 @@ def _in_kernel(run: RunComparison, decided: Iterable[Comparison]) -> str:
     if len(longer) == 1 and change_ns > ledger.change_ns:
         takes += ", and less time outside it"
     text = f"Inside the kernel a {ledger.piece} in {ledger.arm} takes {takes}."
-    if acts := _acts_in_kernel(_facts(run, profiles.cell), (profiles.host, ledger.arm)):
+    facts = reported_differences(run, profiles.cell)
+    if acts := _acts_in_kernel(facts, (profiles.host, ledger.arm)):
         ladder = "" if run.views.ladder else "; `--envs ladder` measures each part of a container"
         text += f" Possible causes there: {listed(acts)}{ladder}."
     return visible(text)

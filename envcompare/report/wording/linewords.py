@@ -13,7 +13,7 @@ from envcompare.fingerprint.evidence import likelihood_in_lines
 from envcompare.fingerprint.sentences import describe
 from envcompare.report.wording import duration
 from envcompare.report.wording.proofwords import proof_texts
-from envcompare.report.wording.verdicts import MOVED
+from envcompare.report.wording.verdicts import MOVED, candidate_differences
 from envcompare.run_folder.records import CAPTURED, FactDifference, FingerprintValue
 from envcompare.text import counted, shortened, visible
 
@@ -99,7 +99,7 @@ def line_candidates(
     """
     names = (run.reference_of(comparison.arm), comparison.arm)
     are_read = all(one.facts.get(READ) is not None for one in run.arms if one.arm in names)
-    found = sorted(_differences(run, comparison), key=likelihood_in_lines)
+    found = sorted(candidate_differences(run, (comparison,)), key=likelihood_in_lines)
     shown = [
         one
         for one in found
@@ -171,10 +171,3 @@ def _changed_words(before: str, after: str) -> str:
         elif kind != "equal":
             texts.append(f"{new} is added" if new else f"{old} is removed")
     return shortened(", ".join(texts), most=_MOST_CHANGED)
-
-
-def _differences(run: RunComparison, comparison: Comparison) -> list[FactDifference]:
-    of_cell = (*run.differences, *run.cell_differences.get(comparison.cell, ()))
-    place = (comparison.host, comparison.arm)
-    own = {one.key: one for one in of_cell if (one.host, one.arm) == place}
-    return [own[key] for key in comparison.candidates or () if key in own]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -236,6 +236,24 @@ def _in_short(difference: FactDifference) -> str:
     """Return a difference in words, never cutting GPUs or evidence from kernel names."""
     text = describe(difference)
     return text if fact(difference.key).is_whole else shortened(text, most=80)
+
+
+def reported_differences(
+    run: RunComparison, cell: str
+) -> dict[tuple[str, str, str], FactDifference]:
+    """Return the differences that a cell reports, by host, arm and key."""
+    of_cell = (*run.differences, *run.cell_differences.get(cell, ()))
+    return {(one.host, one.arm, one.key): one for one in of_cell}
+
+
+def candidate_differences(
+    run: RunComparison, comparisons: Iterable[Comparison]
+) -> Iterator[FactDifference]:
+    """Yield the candidates of comparisons, with the evidence from their cell."""
+    for comparison in comparisons:
+        facts = reported_differences(run, comparison.cell)
+        places = ((comparison.host, comparison.arm, key) for key in comparison.candidates or ())
+        yield from (facts[at] for at in places if at in facts)
 
 
 def candidate_sentence(
