@@ -432,7 +432,7 @@ def capture(display: Display, /, *, line: str, output: Path, **values: Any) -> N
     why = ""
     if output.suffix != _SUFFIX:
         why = f"does not end with {_SUFFIX}"
-    elif output.exists():
+    elif os.path.lexists(output):
         why = "exists already"
     elif not os.access(output.parent, os.W_OK | os.X_OK):
         why = "cannot be written: its folder is missing, or not yours to write"

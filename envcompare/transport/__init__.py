@@ -197,6 +197,7 @@ class Drain(threading.Thread):
         self.is_cut = False
         # Later output is dropped, since its sink may be closed by then.
         self._is_settled = False
+        self._is_writing = False
         self._size_bytes = 0
         self._error: OSError | None = None
         self.start()
@@ -213,11 +214,13 @@ class Drain(threading.Thread):
                     self.is_cut = True
                     self._on_limit()
             elif self._error is None and not self._is_settled:
+                self._is_writing = True
                 try:
                     self._sink.write(chunk)
                 except OSError as error:
                     self._error = error
                     self._on_limit()
+                self._is_writing = False
 
     def settle(self) -> None:
         """Wait for the end of the stream, or for a second without output; a minute at most.
@@ -225,7 +228,12 @@ class Drain(threading.Thread):
         Raises the OSError of the sink, if it failed.
         """
         seen, until = -1, time.monotonic() + _SETTLE_S
-        while self.is_alive() and seen != self._size_bytes and time.monotonic() < until:
+        # A slow sink is no silence: more output may wait behind it.
+        while (
+            self.is_alive()
+            and (self._is_writing or seen != self._size_bytes)
+            and time.monotonic() < until
+        ):
             seen = self._size_bytes
             self.join(1)
         self._is_settled = True
@@ -256,7 +264,7 @@ class _Feeder(threading.Thread):
         super().__init__(daemon=True)
         self._stream = stream
         self._feed = feed
-        self._error: OSError | None = None
+        self._error: Exception | None = None
         self.start()
 
     def run(self) -> None:
@@ -264,11 +272,13 @@ class _Feeder(threading.Thread):
         try:
             with contextlib.suppress(BrokenPipeError), self._stream:
                 self._feed(self._stream)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 — `check` raises it in the caller's thread
             self._error = error
 
     def check(self) -> None:
-        """Raise the OSError that reading the input caused on this side, if any."""
+        """Raise the error that reading the input caused on this side, if any."""
+        # The input is closed, which ends the command, before its error is noted.
+        self.join(1)
         if self._error is not None:
             raise self._error
 

@@ -75,6 +75,16 @@ _KILL_GROUP = (
 _PIECE_BYTES = (1 << 15) - 64
 _START_S = 30.0
 _KILL_S = 10.0
+_FOREIGN_MATCH = re.compile(
+    r"^\s*match\b.*\b(command|localnetwork|sessiontype|tagged|version)\b.*",
+    re.IGNORECASE | re.MULTILINE,
+)
+_CONFIG_ERRORS = (
+    paramiko.ConfigParseError,
+    paramiko.CouldNotCanonicalize,
+    OSError,
+    UnicodeError,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,18 +317,33 @@ def _load(path: Path) -> paramiko.PKey | str:
 def _read_config(path: Path | None, alias: str) -> Values:
     """Read ssh_config without OpenSSH: no Include, and not every Match."""
     source = path or Path("~/.ssh/config").expanduser()
-    if not source.exists():
-        return {}
     try:
-        lookup = paramiko.SSHConfig.from_text(read_text(source)).lookup(alias)
-    except (paramiko.ConfigParseError, OSError, UnicodeError) as error:
-        raise TransportError(
-            f"the SSH configuration {source} cannot be read",
-            details=str(error),
-            hint="fix it, or install the OpenSSH client",
-        ) from error
-    values = cast("Mapping[str, str | list[str]]", lookup)
-    return {key: (text,) if isinstance(text, str) else tuple(text) for key, text in values.items()}
+        if not source.exists():
+            return {}
+        text = read_text(source)
+        # Paramiko takes a criterion that it does not know as met.
+        if match := _FOREIGN_MATCH.search(text):
+            raise paramiko.ConfigParseError(f"only OpenSSH reads {match[0].strip()!r}")
+        lookup = paramiko.SSHConfig.from_text(text).lookup(alias)
+    except KeyError as error:
+        raise _unread(source, f"{error} is missing") from error
+    except _CONFIG_ERRORS as error:
+        raise _unread(source, str(error)) from error
+    # Paramiko turns `none` of a ProxyCommand into None.
+    values = cast("Mapping[str, str | list[str] | None]", lookup)
+    return {
+        key: (text,) if isinstance(text, str) else tuple(text)
+        for key, text in values.items()
+        if text is not None
+    }
+
+
+def _unread(source: Path, why: str) -> TransportError:
+    return TransportError(
+        f"the SSH configuration {source} cannot be read",
+        details=why,
+        hint="fix it, or install the OpenSSH client",
+    )
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from lab import Lab
 
 from envcompare.errors import ConfigError, TransportError
 from envcompare.text import Command
-from envcompare.transport import Transport, run
+from envcompare.transport import Transport, run, ssh
 from envcompare.transport.hosts import HostSpec, connect, parse_hosts
 from envcompare.transport.openssh import (
     Destination,
@@ -769,6 +769,33 @@ def test_configuration_is_read_without_openssh(
         pass
     assert "ssh is not installed" in caught.value.details
     assert says_hello(transport)
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ("Match localnetwork 10.0.0.0/8\n  User other", "only OpenSSH reads"),
+        ("CanonicalizeHostname yes", "canonicaldomains"),
+        ("CanonicalizeHostname yes\nCanonicalDomains x.invalid\nCanonicalizeFallbackLocal no", "h"),
+    ],
+)
+def test_configuration_that_needs_openssh_is_refused_without_it(
+    lines: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A criterion that is not understood must not choose another user."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "config").write_text(f"{lines}\n")
+    with pytest.raises(TransportError, match="cannot be read") as caught:
+        connect(parse_hosts(["h"])[0], options=SshOptions(config=tmp_path / "config"))
+    assert why in caught.value.details
+
+
+def test_no_proxy_is_none_without_openssh_too(tmp_path: Path) -> None:
+    """`ProxyCommand none` turns one off that a later line sets."""
+    (tmp_path / "config").write_text("Host h\n  ProxyCommand none\n  User bench\n")
+    values = ssh._read_config(tmp_path / "config", "h")
+    assert "proxycommand" not in values
+    assert values["user"] == ("bench",)
 
 
 @pytest.mark.engine("ssh")

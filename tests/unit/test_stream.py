@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import pytest
 
@@ -30,6 +30,36 @@ class Full(LocalTransport):
         while not self._other.exists():
             time.sleep(0.01)
         raise TransportError("the host grants no session")
+
+
+class SlowSink:
+    """A sink that takes longer for a chunk than a command is waited for in silence."""
+
+    size_bytes = 0
+
+    def write(self, data: Any, /) -> int:
+        """Take the chunk after 1.2 s."""
+        time.sleep(1.2)
+        self.size_bytes += len(data)
+        return len(data)
+
+
+def test_a_slow_sink_gets_the_whole_output() -> None:
+    """While it takes a chunk, no more is read: that is not the end of the output."""
+    sink = SlowSink()
+    done = run(LOCAL, Command(argv=("head", "-c", "200000", "/dev/zero")), sink=sink)
+    assert (done.exit_code, sink.size_bytes) == (0, 200_000)
+
+
+def test_an_error_of_what_writes_the_input_is_raised() -> None:
+    """Of any kind: the command would otherwise succeed with half of its input."""
+
+    def fail(stream: BinaryIO) -> None:
+        stream.write(b"abc")
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        run(LOCAL, Command(argv=("cat",)), stdin=fail)
 
 
 @pytest.mark.timeout(60)

@@ -471,9 +471,9 @@ def judge_gates(gates: Iterable[Gate], claims: tuple[Claim, ...]) -> tuple[GateR
 def gates_exit_code(
     results: Iterable[GateResult], claims: tuple[Claim, ...], *, is_complete: bool = True
 ) -> int:
-    """Return 1 if a gate is hit, else 3 or 4 if one could not judge everything, else 0.
+    """Return 1 if a gate is hit, else the lowest exit code of what could not be judged, else 0.
 
-    An incomplete run was not judged as planned, whatever it has.
+    An incomplete run counts as not judged (3), even if all that it measured passes.
     """
     judged = tuple(results)
     if any(one.is_hit for one in judged):

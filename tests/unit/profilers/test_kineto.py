@@ -208,7 +208,9 @@ def test_a_kernel_is_no_collective_for_a_word_inside_its_name(tmp_path: Path) ->
 def test_occupancy_is_an_estimate_weighted_by_time(tmp_path: Path) -> None:
     """Kineto computes it from the launch; it never has the name of a measured one."""
     key = "est. achieved occupancy %"
-    profile = of(tmp_path, kernel("a", 0, 30, **{key: 100}), kernel("b", 40, 10, **{key: 20.0}))
+    kernels = kernel("a", 0, 30, **{key: 100}), kernel("b", 40, 10, **{key: 20.0})
+    unknown = kernel("c", 60, 30, **{key: -99})  # Kineto knows no properties of the device
+    profile = of(tmp_path, *kernels, unknown)
     assert value(profile, "estimated_occupancy") == pytest.approx(80.0)
     assert all(one.name != "occupancy" for one in profile.quantities)
 
