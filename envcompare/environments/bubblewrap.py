@@ -15,7 +15,6 @@ from typing import ClassVar
 from envcompare.config import Place, Placing, Rung, Traits
 from envcompare.environments import (
     Check,
-    Gpu,
     Isolation,
     ask,
     judge_start,
@@ -304,7 +303,12 @@ def _start(
             for word in ("--ro-bind" if mount.is_read_only else "--bind", mount.path, mount.path)
         ),
         *(("--bind", isolation.scratch, isolation.scratch) if isolation.scratch else ()),
-        *_gpu_options(isolation.gpu),
+        *(word for path in isolation.gpu.devices for word in ("--dev-bind", path, path)),
+        *(
+            word
+            for library, path in isolation.gpu.libraries
+            for word in ("--ro-bind", path, f"{_LIBRARIES}/{library}")
+        ),
         *("--chdir", command.cwd or isolation.scratch or "/", "env"),
         *(f"{name}={value}" for name, value in variables),
         *command.argv,
@@ -359,18 +363,6 @@ def _require_closed(transport: Transport, folder: str) -> None:
             details=f"{links} leads out of it",
             hint="make the link a relative one in the image",
         )
-
-
-def _gpu_options(reached: Gpu) -> tuple[str, ...]:
-    if reached.way == "none":
-        return ()
-    devices = (word for path in reached.devices for word in ("--dev-bind", path, path))
-    binds = (
-        word
-        for name, path in reached.libraries
-        for word in ("--ro-bind", path, f"{_LIBRARIES}/{name}")
-    )
-    return (*devices, *binds)
 
 
 _BUBBLEWRAP = Bubblewrap()

@@ -104,13 +104,12 @@ def fill(
 
 
 def _fill(request: _Request, cache: Path) -> Wheelhouse:
-    requirements, python, variant = request.requirements, request.python, request.variant
     local, progress = request.local, request.progress
     note = cache / "resolved" / request.name
     if (key := _noted(note)) and (known := _known(cache, key, progress)):
         return known
-    kind = "" if variant == "auto" else f", variant {variant}"
-    progress.begin(f"resolving {requirements.name} for Python {python}{kind}")
+    kind = "" if request.variant == "auto" else f", variant {request.variant}"
+    progress.begin(f"resolving {request.requirements.name} for Python {request.python}{kind}")
     make_folder(local, str(cache))
     wheelhouse = _download(request, cache)
     make_folder(local, str(note.parent))
