@@ -178,7 +178,11 @@ def _walk(job: Job, prior: tuple[Event, ...]) -> int:
         # The number of samples makes the loss of some detectable.
         job.note("run-ended", values={"samples": job.folder.count_samples()})
     job.folder.close()
-    failures = (e.failure for e in standing(job.folder.read_events().events))
+    return _exit_code(standing(job.folder.read_events().events))
+
+
+def _exit_code(events: tuple[Event, ...]) -> int:
+    failures = (event.failure for event in events)
     # What the plan leaves out is no failure.
     phases = (failure.phase for failure in failures if failure and failure.phase != "plan")
     return min(map(exit_code_of, phases), default=0)
