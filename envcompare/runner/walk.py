@@ -244,7 +244,6 @@ def _retried_hosts(job: Job) -> list[HostSpec]:
 
 
 def _work_again_at(job: Job, turns: KernelTurns, spec: HostSpec) -> None:
-    """Retry a host that was given up; it must be unchanged."""
     job.note("host-retried", host=spec.label)
     job.display.say(f"  {spec.label}: trying it once more")
     host = _open_host(job, spec, turns)

@@ -399,19 +399,17 @@ def groups_section(run: RunComparison) -> Section | None:
                         "number",
                         lambda estimate: _typical(estimate.values),
                     ),
-                    (
-                        "Unit",
-                        "text",
-                        lambda estimate: (
-                            f"{estimate.unit}s" if estimate.log_ratio is not None else ""
-                        ),
-                    ),
+                    ("Unit", "text", _unit),
                 )
             ),
             *(_effects(run) if effects else ()),
             Items(items=basis_texts(run)),
         ),
     )
+
+
+def _unit(estimate: GroupEstimate) -> str:
+    return "" if estimate.log_ratio is None else f"{estimate.unit}s"
 
 
 def groups_blocks(run: RunComparison) -> Iterator[PlainBlock]:
