@@ -199,6 +199,7 @@ class Drain(threading.Thread):
         self._is_settled = False
         self._is_writing = False
         self._size_bytes = 0
+        self._steps = 0
         self._error: OSError | None = None
         self.start()
 
@@ -209,6 +210,7 @@ class Drain(threading.Thread):
         """
         while chunk := self._read():
             self._size_bytes += len(chunk)
+            self._steps += 1
             if self._sink is self._kept and self._size_bytes > _OUTPUT_LIMIT_BYTES:
                 if not self.is_cut:
                     self.is_cut = True
@@ -220,6 +222,7 @@ class Drain(threading.Thread):
                 except OSError as error:
                     self._error = error
                     self._on_limit()
+                self._steps += 1
                 self._is_writing = False
 
     def settle(self) -> None:
@@ -231,10 +234,10 @@ class Drain(threading.Thread):
         # A slow sink is no silence: more output may wait behind it.
         while (
             self.is_alive()
-            and (self._is_writing or seen != self._size_bytes)
+            and (self._is_writing or seen != self._steps)
             and time.monotonic() < until
         ):
-            seen = self._size_bytes
+            seen = self._steps
             self.join(1)
         self._is_settled = True
         if self._error is not None:

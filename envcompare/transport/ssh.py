@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -75,15 +76,19 @@ _KILL_GROUP = (
 _PIECE_BYTES = (1 << 15) - 64
 _START_S = 30.0
 _KILL_S = 10.0
-_FOREIGN_MATCH = re.compile(
-    r"^\s*match\b.*\b(command|localnetwork|sessiontype|tagged|version)\b.*",
-    re.IGNORECASE | re.MULTILINE,
-)
+_MATCH = re.compile(r"^[ \t]*match(?:[ \t]*=[ \t]*|[ \t]+)(.+)", re.IGNORECASE | re.MULTILINE)
+# The criteria that Paramiko knows, with a value or without.
+_WITH_VALUE = frozenset({"host", "originalhost", "user", "localuser", "exec"})
+_WITHOUT_VALUE = frozenset({"all", "canonical", "final"})
+# Paramiko passes on the ValueError of an open quotation, the ImportError of `Match exec` where its
+# extra is not installed, and the KeyError of a lacking CanonicalDomains.
 _CONFIG_ERRORS = (
     paramiko.ConfigParseError,
     paramiko.CouldNotCanonicalize,
     OSError,
-    UnicodeError,
+    ValueError,
+    ImportError,
+    KeyError,
 )
 
 
@@ -321,29 +326,35 @@ def _read_config(path: Path | None, alias: str) -> Values:
         if not source.exists():
             return {}
         text = read_text(source)
-        # Paramiko takes a criterion that it does not know as met.
-        if match := _FOREIGN_MATCH.search(text):
-            raise paramiko.ConfigParseError(f"only OpenSSH reads {match[0].strip()!r}")
+        _require_known_criteria(text)
         lookup = paramiko.SSHConfig.from_text(text).lookup(alias)
-    except KeyError as error:
-        raise _unread(source, f"{error} is missing") from error
     except _CONFIG_ERRORS as error:
-        raise _unread(source, str(error)) from error
-    # Paramiko turns `none` of a ProxyCommand into None.
+        raise TransportError(
+            f"the SSH configuration {source} cannot be read",
+            details=str(error),
+            hint="fix it, or install the OpenSSH client",
+        ) from error
+    # Of the two ways through another host the first one counts (ssh_config(5)); Paramiko turns
+    # `ProxyCommand none` into None.
+    later = [key for key in lookup if key in {"proxycommand", "proxyjump"}][1:]
     values = cast("Mapping[str, str | list[str] | None]", lookup)
     return {
         key: (text,) if isinstance(text, str) else tuple(text)
         for key, text in values.items()
-        if text is not None
+        if text is not None and key not in later
     }
 
 
-def _unread(source: Path, why: str) -> TransportError:
-    return TransportError(
-        f"the SSH configuration {source} cannot be read",
-        details=why,
-        hint="fix it, or install the OpenSSH client",
-    )
+def _require_known_criteria(text: str) -> None:
+    """Raise ConfigParseError for a criterion of Match that Paramiko would take as met."""
+    for line in _MATCH.finditer(text):
+        words = shlex.split(line[1], comments=True)
+        while words:
+            criterion = words.pop(0).removeprefix("!")
+            if criterion not in _WITH_VALUE | _WITHOUT_VALUE:
+                raise paramiko.ConfigParseError(f"only OpenSSH reads {line[0].strip()!r}")
+            if criterion in _WITH_VALUE:
+                del words[:1]
 
 
 @contextmanager

@@ -775,6 +775,10 @@ def test_configuration_is_read_without_openssh(
     ("lines", "why"),
     [
         ("Match localnetwork 10.0.0.0/8\n  User other", "only OpenSSH reads"),
+        ("Match Host other\n  User other", "only OpenSSH reads"),
+        ("Match host=other user=h\n  User other", "only OpenSSH reads"),
+        ("Match rdomain x\n  User other", "only OpenSSH reads"),
+        ("Match host 'open", "quotation"),
         ("CanonicalizeHostname yes", "canonicaldomains"),
         ("CanonicalizeHostname yes\nCanonicalDomains x.invalid\nCanonicalizeFallbackLocal no", "h"),
     ],
@@ -791,10 +795,11 @@ def test_configuration_that_needs_openssh_is_refused_without_it(
 
 
 def test_no_proxy_is_none_without_openssh_too(tmp_path: Path) -> None:
-    """`ProxyCommand none` turns one off that a later line sets."""
-    (tmp_path / "config").write_text("Host h\n  ProxyCommand none\n  User bench\n")
+    """`ProxyCommand none` turns one off that a later line sets, and a jump host too."""
+    text = "Host h\n  ProxyCommand none\n  User bench\nHost *\n  ProxyJump bastion\n"
+    (tmp_path / "config").write_text(f"{text}Match host version exec 'command -v true'\n")
     values = ssh._read_config(tmp_path / "config", "h")
-    assert "proxycommand" not in values
+    assert set(values) == {"hostname", "user"}
     assert values["user"] == ("bench",)
 
 

@@ -333,7 +333,7 @@ _OF_MACHINE: Final = ("gpu.", "torch.cpu_capability", "torch.interop_threads")
 _DRAWN: Final = "env.PYTHONHASHSEED"  # new in each cell
 GPU_CLOCK: Final = "gpu.clock_sm_mhz"
 """The clock of a GPU while an arm was measured."""
-# _Clocks move in steps of 7.5 or 15 MHz: a smaller difference of means is not another clock.
+# Clocks move in steps of 7.5 or 15 MHz: a smaller difference of means is not another clock.
 _SAME_CLOCK: Final = math.log(1.005)
 _FEWEST_READINGS: Final = 10  # of an arm, for a mean
 _STEADY: Final = (

@@ -420,11 +420,11 @@ def _kernel(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
     estimate = event["args"].get(_OCCUPANCY)
     if estimate is None:
         return
-    if not _is_number(estimate) or estimate > 100:
-        raise trace.refusal(number, f"{_OCCUPANCY} is {estimate!s:.40}")
     # Kineto writes -99 where it knows no properties of the device.
-    if estimate < 0:
+    if estimate == -99:
         return
+    if not _is_number(estimate) or not 0 <= estimate <= 100:
+        raise trace.refusal(number, f"{_OCCUPANCY} is {estimate!s:.40}")
     duration_ns = where[3] - where[2]
     # Integers, so that the sum does not depend on the order of events.
     rows.occupancy_weighted += int(estimate * OCCUPANCY_PARTS) * duration_ns
