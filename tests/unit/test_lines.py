@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shlex
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from envcompare.cli import app
 from envcompare.cli.running import line_settings
 from envcompare.environments import GATE, Isolation
 from envcompare.environments.line import (
@@ -276,3 +279,11 @@ def test_engine_call_names_the_program_without_its_folder() -> None:
     assert engine_call("env --unset=A docker run app") is not None
     assert engine_call("env --unset=DOCKER_HOST docker run app") is None
     assert {"line", *map(name_of, CLIENTS)} < set(ALL_ENVIRONMENTS)
+
+
+def test_a_dangling_link_is_no_new_file_for_a_capture(tmp_path: Path) -> None:
+    """It is refused before the line is measured, not after."""
+    (tmp_path / "slow.capture").symlink_to(tmp_path / "gone")
+    done = CliRunner().invoke(app, ["capture", "true", "-o", str(tmp_path / "slow.capture")])
+    assert isinstance(done.exception, ConfigError)
+    assert "slow.capture exists already" in done.exception.brief
