@@ -120,25 +120,26 @@ class _Connection:
             self.through.close()
 
 
-def _login(destination: Destination, options: SshOptions) -> _Connection:
-    """Connect, check the host key and authenticate, through jump hosts where configured."""
+def _route(destination: Destination, options: SshOptions) -> tuple[SshSettings, ...]:
+    """Return the settings of the host, then those of each jump host on the way back to here."""
+    settings = resolve(destination, options, without_ssh=_read_config)
+    hops, jumps = [settings], settings.jumps
+    while jumps:
+        hops.append(last := resolve(jumps[-1], options, without_ssh=_read_config))
+        if len(hops) > _MOST_JUMPS + 1:
+            raise _broken(last, f"more than {_MOST_JUMPS} jump hosts")
+        jumps = jumps[:-1] or last.jumps
+    return tuple(hops)
+
+
+def _login(route: tuple[SshSettings, ...], options: SshOptions) -> _Connection:
+    """Connect, check the host key and authenticate, at each jump host and then at the host."""
     logger = logging.getLogger("paramiko")
     # Without a handler, Python prints paramiko's log next to our own error.
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
-    settings = resolve(destination, options, without_ssh=_read_config)
-    return _login_by(settings, options, jumps=settings.jumps, depth=0)
-
-
-def _login_by(
-    settings: SshSettings, options: SshOptions, *, jumps: tuple[Destination, ...], depth: int
-) -> _Connection:
-    if depth > _MOST_JUMPS:
-        raise _broken(settings, f"more than {_MOST_JUMPS} jump hosts")
-    through = None
-    if jumps:
-        last = resolve(jumps[-1], options, without_ssh=_read_config)
-        through = _login_by(last, options, jumps=jumps[:-1] or last.jumps, depth=depth + 1)
+    settings, *jumps = route
+    through = _login(tuple(jumps), options) if jumps else None
     try:
         with _explained(settings, options.connect_timeout_s):
             transport = _OrderedTransport(_open_link(settings, through, options.connect_timeout_s))
@@ -574,7 +575,10 @@ class SshTransport:
         self._destination = destination
         self._options = options
         self._lock = threading.Lock()
-        self._connections = [_login(destination, options)]
+        # Asked once: a configuration that changes during a run must not lead to another host, and
+        # `ssh -G` may be slow on a machine that is busy with workloads.
+        self._route = _route(destination, options)
+        self._connections = [_login(self._route, options)]
         self._is_closed = False
 
     @property
@@ -616,7 +620,7 @@ class SshTransport:
                 channel = connection.start(text)
                 if channel is not None:
                     return channel
-            connection = _login(self._destination, self._options)
+            connection = _login(self._route, self._options)
             self._connections.append(connection)
             channel = connection.start(text)
             if channel is None:

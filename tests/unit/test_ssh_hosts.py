@@ -13,6 +13,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -730,6 +731,15 @@ def test_jump_hosts_are_passed_through_with_their_keys_checked(lab: Lab, config:
     assert run(transport, Command(argv=("sh", "-c", "echo $SSH_CLIENT"))).stdout.startswith("127.")
     with transport.forward_unix("/var/run/docker.sock") as path:
         assert path.exists()
+    assert says_hello(transport)
+
+
+@pytest.mark.engine("ssh")
+def test_later_connection_goes_where_the_first_one_went(lab: Lab, config: Path) -> None:
+    """A configuration that changes during a run leads to no other host."""
+    transport: Any = connect(parse_hosts([lab.alias])[0], options=SshOptions(config=config))
+    config.write_text("Host *\n  Port 9\n" + config.read_text())
+    transport._connections[0].close()
     assert says_hello(transport)
 
 
