@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, NoReturn, TypeVar
+from typing import Any, Final, Literal, NoReturn, TypeVar, get_args
 
 from envcompare.profile_files.rawfiles import (
     SQLITE,
@@ -29,9 +29,7 @@ from envcompare.run_folder.profiles import ApiCall, Copy, CopyKind, Device, Kern
 from envcompare.text import shortened
 
 Section = Literal["GPU activities", "API calls", "other"]
-_SECTIONS: Final[dict[str, Section]] = {
-    "GPU activities": "GPU activities", "API calls": "API calls",
-}  # fmt: skip
+_SECTIONS: Final[dict[str, Section]] = {name: name for name in get_args(Section)}
 _NUMBER: Final = re.compile(r"(\d+(?:\.(\d+))?(?:[eE]([+-]?\d+))?)\s*(\S*)", re.ASCII)
 # nvprof prints these for a rate over 0 time or cycles
 _NO_RATE: Final = frozenset({"nan", "-nan", "inf", "-inf", "<OVERFLOW>"})
@@ -69,7 +67,8 @@ _UNREAD: Final = (
 _OUTPUT: Final = re.compile(r"[^\s\d]")
 _CELL: Final = re.compile(r'^"[^"]*",')
 _NO_CALLS: Final = "No API activities were profiled"
-_MIXED: Final = "keep the program's output apart: `nvprof --log-file out.log …`, or use --csv"
+_APART: Final = "keep the program's output apart: `nvprof --log-file out.log …`"
+_MIXED: Final = f"{_APART}, or use --csv"
 _COPY: Final = re.compile(r"\[CUDA memcpy (\w+)(?:-to-(\w+))?\]")
 _COPY_KINDS: Final[dict[str, CopyKind]] = {
     "HtoD": "HtoD", "DtoH": "DtoH", "DtoD": "DtoD", "HtoH": "HtoH", "PtoP": "PtoP",
@@ -530,13 +529,12 @@ class _LogReader:
             else _ACTIVITY.match(text.lstrip()) or (self.last.metrics and _metric_cells(text))
         ):
             why = f"a row after the end of its table: {_quoted(text)}"
-            self._refuse(number, why, _MIXED)
+            self._refuse(number, why, _APART if self.is_csv else _MIXED)
 
     def _is_message(self, number: int, text: str) -> bool:
         """Process an nvprof message; return whether the line is one."""
-        messages = _LINE.match(text)
-        if messages:
-            self._message(number, messages[1], messages[2])
+        if message := _LINE.match(text):
+            self._message(number, message[1], message[2])
         elif not self.is_unread and text.startswith(_NO_CALLS):
             self.last.sections.add("API calls")
         else:
@@ -611,9 +609,10 @@ class _LogReader:
 
     def _csv(self, number: int, header: str, rows: Iterator[tuple[int, str]]) -> None:
         columns = csv_row(number, header, file=self._file).cells
-        is_summary = "Time(%)" in columns
+        is_summary, is_events = "Time(%)" in columns, "Event Name" in columns
+        self.last.has_events = self.last.has_events or is_events
         for name in _SUMMARY if is_summary else _METRICS:
-            if name not in columns:
+            if name not in columns and not is_events:
                 self._refuse(number, f"the header has no column {name}")
         units: dict[str, str] = {}
         for line, text in rows:
@@ -633,7 +632,7 @@ class _LogReader:
                 self._section = _SECTIONS.get(fields.get("Type", self._section), "other")
                 numbers = tuple(fields[name] + units[name] for name in _SUMMARY[1:])
                 self._add_activity(line, fields["Name"], numbers)
-            else:
+            elif not is_events:
                 parts = tuple(fields[name] for name in _METRICS[2:])
                 self._add_metric(line, (fields["Device"], fields["Kernel"]), parts)
 

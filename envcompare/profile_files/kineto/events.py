@@ -203,7 +203,7 @@ class _Json:
         raw.seek(0)
         self._raw = raw
         self._file = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if is_packed else raw
-        self._utf8 = codecs.getincrementaldecoder("utf-8")()
+        self._utf8 = codecs.getincrementaldecoder("utf-8-sig")()
         self._size = 0
         self._text = ""
         self._at = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 import random
@@ -392,6 +393,14 @@ def test_packed_and_plain_are_read_the_same(tmp_path: Path) -> None:
     packed = tmp_path / "packed.json"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
     assert read(plain).kernels == read(packed).kernels
+
+
+def test_trace_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    """Editors on Windows write one at the start of a file in UTF-8."""
+    plain = write(tmp_path / "a.json", step())
+    marked = tmp_path / "marked.json"
+    marked.write_bytes(codecs.BOM_UTF8 + plain.read_bytes())
+    assert read(marked).kernels == read(plain).kernels
 
 
 EVENTS = st.lists(

@@ -212,6 +212,23 @@ def test_uneven_row_of_a_rate_is_left_out_alone(tmp_path: Path, was: str, writte
     assert note.startswith("line 13: dram_read_throughput is left out of one kernel: its average")
 
 
+def test_events_in_csv_are_left_out_with_a_note(tmp_path: Path) -> None:
+    """`nvprof --csv --events … --metrics …` writes both tables, and only metrics are read."""
+    metrics = (DATA / "nvprof_metrics.csv").read_text(encoding="utf-8")
+    events = (
+        "==77== Event result:\n"
+        '"Device","Kernel","Invocations","Event Name","Min","Max","Avg","Total"\n'
+        '"Tesla V100-SXM2-16GB (0)","relu_kernel(float*, int)",100,"warps_launched",32,32,32,3200\n'
+    )
+    title = "==77== Metric result:\n"
+    profile = profile_of(tmp_path, metrics.replace(title, events + "\n" + title))
+    plain = nvprof.read(DATA / "nvprof_metrics.csv")
+    assert profile.kernels == plain.kernels
+    assert {note.kind for note in profile.notes} - {note.kind for note in plain.notes} == {
+        "events-left-out"
+    }
+
+
 def test_names_cut_to_the_terminal_are_told(tmp_path: Path) -> None:
     """What ends in $ may stand for several kernels."""
     profile = profile_of(tmp_path, SUMMARY.replace(RELU, "relu_kern$"))

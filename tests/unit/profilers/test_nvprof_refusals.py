@@ -234,3 +234,12 @@ def test_a_long_line_costs_no_time_that_grows_with_its_square(
     for line in (f"    {kind}{gap}x\n", f"{gap}{kind}\n", f"   {kind}{'  x' * 100_000}\n"):
         said = refusal_of(tmp_path, "".join([*rows[:-1], line, *rows[-1:]]))
         assert len(said.details) < 400
+
+
+def test_row_outside_a_table_of_csv_is_not_answered_with_csv(tmp_path: Path) -> None:
+    """The log is written with --csv already."""
+    text = (DATA / "nvprof_metrics.csv").read_text(encoding="utf-8")
+    error = refusal_of(tmp_path, f"{text}\nepoch 1\n{lines_of(text)[-1]}")
+    assert "a row after the end of its table" in error.details
+    assert "--log-file" in error.hint
+    assert "--csv" not in error.hint
