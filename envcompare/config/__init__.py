@@ -37,7 +37,7 @@ _NETWORK = {"--network", "--net"}
 CounterAccess = Literal["login", "root", "granted"]
 """Who may read a GPU's counters in an environment if the driver restricts them: an administrator's
 login, only root of the host, or anyone who may use the engine, which grants the right."""
-SoftwareKind = Literal["venv", "image", "sif"]
+SoftwareKind = Literal["venv", "image", "sif", "files"]
 Compression = Literal["zstd", "gzip", "none", "sandbox"]
 Variant = Literal["auto", "cpu", "cuda", "cu130", "cu128", "cu126"]
 Place = Literal["bind", "image", "overlay", "tmpfs", "sif"]
@@ -100,7 +100,9 @@ class Traits:
         """Return what the software of the stack `image` is built as."""
         if self.software == "venv":
             return "venv"
-        return "sif" if self.reference == "file" else "image"
+        if self.reference != "file":
+            return "image"
+        return "files" if self.placing("sif").refusal else "sif"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

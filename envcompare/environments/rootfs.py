@@ -106,7 +106,7 @@ def unpack(request: Request, store: ImageStore, image: Image) -> str:
     folder = f"{parent}/files"
     if shell(transport, '[ -d "$1" ]', folder).succeeded:
         return folder
-    needs = (storage.Need(step="sif", transport=transport, path=parent),)
+    needs = (storage.Need(step="files", transport=transport, path=parent),)
     storage.require(needs, storage.of_image(image.size_bytes), purpose=image.name)
     request.progress.begin(f"unpacking {image.name} on {transport.name}")
     make_folder(transport, parent)

@@ -319,9 +319,11 @@ def needs(request: Request) -> tuple[storage.Need, ...]:
     if "venv" in kinds:
         steps += [storage.Need(step="sent wheels", transport=there, path=cache)] * is_remote
         steps.append(storage.Need(step="venv", transport=there, path=cache))
-    if "image" in kinds or "sif" in kinds:
+    if set(kinds) - {"venv"}:
         builder = ImageStore(engine=request.builder, transport=here)
-        sent: tuple[storage.StepName, ...] = ("sent image",) if is_remote else ()
+        # Files are unpacked from the engine's stream: no archive of the image is made for them.
+        is_sent = is_remote and ("image" in kinds or "sif" in kinds)
+        sent: tuple[storage.StepName, ...] = ("sent image",) if is_sent else ()
         steps += storage.image_needs(builder, "image", *sent)
     if "image" in kinds and is_remote:
         store = ImageStore(engine=request.builder, transport=there)
@@ -331,6 +333,8 @@ def needs(request: Request) -> tuple[storage.Need, ...]:
         if is_remote and "image" not in kinds:
             steps.append(storage.Need(step="archive", transport=there, path=cache))
         steps.append(storage.Need(step="sif", transport=there, path=cache))
+    if "files" in kinds:
+        steps.append(storage.Need(step="files", transport=there, path=cache))
     return tuple(steps)
 
 

@@ -76,8 +76,9 @@ _T = TypeVar("_T")
 # Engines that have answered, by program and host: only these are known to come back.
 _ANSWERED: set[tuple[str, str]] = set()
 StepName = Literal[
-    "wheels", "sent wheels", "venv", "image", "sent image", "received image", "archive", "sif"
-]
+    "wheels", "sent wheels", "venv", "image", "sent image", "received image", "archive", "sif",
+    "files",
+]  # fmt: skip
 _WHERE = 'printf "%s\\n" "${XDG_CACHE_HOME:-$HOME/.cache}/envcompare"'
 _TEMPORARY = r"""
 case $TMPDIR in
@@ -137,6 +138,7 @@ _WORDS: Final[dict[StepName, str]] = {
     "received image": "image",
     "archive": "archive of the image",
     "sif": "SIF",
+    "files": "files of the image",
 }
 
 
@@ -403,6 +405,7 @@ _KEPT: Final[dict[StepName, tuple[float, float]]] = {
     "received image": (0, 1.1),
     "archive": (0, 1.1),  # until the SIF is made from it
     "sif": (0, 0.6),
+    "files": (0, 1.1),
 }
 _PEAK: Final[dict[StepName, tuple[float, float]]] = {
     "wheels": (2, 0),
@@ -413,6 +416,7 @@ _PEAK: Final[dict[StepName, tuple[float, float]]] = {
     "received image": (0, 2.2),
     "archive": (0, 1.1),
     "sif": (0, 2.8),
+    "files": (0, 1.1),
 }
 
 

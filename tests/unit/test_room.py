@@ -146,7 +146,7 @@ def test_a_folder_with_a_blank_in_the_name_of_its_disk_is_read(
 
 
 def test_each_environment_needs_what_its_software_is_made_as() -> None:
-    """A venv, an image, a SIF; an image of an engine without one stays an image."""
+    """A venv, an image, a SIF, or the files of an image."""
     kinds = {name: where.traits.made_as for name, where in ENVIRONMENTS.items()}
     assert kinds == {
         "vm": "venv",
@@ -154,11 +154,11 @@ def test_each_environment_needs_what_its_software_is_made_as() -> None:
         "singularity": "sif",
         "podman": "image",
         "gvisor": "image",
-        "charliecloud": "sif",
-        "bubblewrap": "sif",
-        "bubblewrap-cgroup": "sif",
-        "bubblewrap-seccomp": "sif",
-        "bubblewrap-overlay": "sif",
+        "charliecloud": "files",
+        "bubblewrap": "files",
+        "bubblewrap-cgroup": "files",
+        "bubblewrap-seccomp": "files",
+        "bubblewrap-overlay": "files",
     }
     assert Traits().made_as == "image"
 
@@ -188,6 +188,8 @@ def test_the_archive_of_an_image_is_counted_where_no_engine_of_the_host_has_it()
 
     assert steps("sif")[-2:] == ["archive", "sif"]
     assert "archive" not in steps("image", "sif")
+    # The stream of the engine is unpacked as it comes, once.
+    assert steps("files") == ["wheels", "image", "files"]
 
 
 def test_a_small_disk_is_refused_before_anything_is_downloaded(tmp_path: Path) -> None:
