@@ -252,6 +252,12 @@ class Inventory:
             raise _unknown("group", name, place, self.groups)
         members: list[str] = []
         for item in self.groups[name]:
+            if item.startswith(_GROUP_MARK):
+                raise ConfigError(
+                    f"{place}: the group '{name}' contains the group '{item}'",
+                    details="a group contains hosts and tags",
+                    hint=f"list the hosts of '{item}' in it, or give them a tag: tag:NAME",
+                )
             if item.startswith(_TAG_MARK):
                 members += self._tagged(item.removeprefix(_TAG_MARK), f"the group {name}")
             else:

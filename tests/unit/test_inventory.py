@@ -87,6 +87,13 @@ def test_group_without_hosts_is_an_error() -> None:
         labels("@none", file="[groups]\nnone = []")
 
 
+def test_group_in_a_group_is_an_error_that_says_what_a_group_contains() -> None:
+    """Its name would otherwise be taken for that of a host."""
+    with pytest.raises(ConfigError, match="the group 'all' contains the group '@some'") as caught:
+        labels("@all", file='[groups]\nsome = ["gpu01"]\nall = ["@some"]')
+    assert "tag:NAME" in (caught.value.hint or "")
+
+
 def test_unknown_key_of_a_host_names_the_known_ones() -> None:
     """The error lists the keys of a host, not those of the whole file."""
     with pytest.raises(ConfigError, match=r"hosts.*tag`") as caught:
