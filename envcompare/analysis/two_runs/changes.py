@@ -516,8 +516,9 @@ def _is_equal_by_mean(
     if excess is None:
         return False
     mean = typical.mean + excess.mean
-    half = math.hypot(typical.high - typical.mean, excess.high - excess.mean)
-    return verdict(mean - half, mean + half, margin=margin) == "equivalent"
+    below = math.hypot(typical.mean - typical.low, excess.mean - excess.low)
+    above = math.hypot(typical.high - typical.mean, excess.high - excess.mean)
+    return verdict(mean - below, mean + above, margin=margin) == "equivalent"
 
 
 def _outside(when: When, comparison: Comparison) -> Reason:
