@@ -100,7 +100,9 @@ def compare_files(read: RunFiles) -> RunComparison:
         settings=_settings(read, data, planned=planned),
         course=_course(read),
         reference_arm=reference,
-        references={one.cell.id: one.reference.id for one in data if one.reference.id != reference},
+        references={
+            cell.cell.id: cell.reference.id for cell in data if cell.reference.id != reference
+        },
         comparisons=compared,
         cells=cells,
         arms=_arms(read, compared, cells),
@@ -125,7 +127,7 @@ def compare_files(read: RunFiles) -> RunComparison:
 
 def _settings(read: RunFiles, data: tuple[CellData, ...], *, planned: int) -> RunSettings:
     run, design = read.timed, read.timed.design
-    restarts = (one.design.min_restarts for one in data)
+    restarts = (cell.design.min_restarts for cell in data)
     return RunSettings(
         preset=design.preset,
         seed=run.seed,
@@ -207,11 +209,15 @@ def _comparisons(
     settled: Mapping[Key, Primary],
 ) -> tuple[Comparison, ...]:
     """Judge every arm of every cell against the reference, and name likely causes."""
-    known = {(one.cell, one.arm) for one in read.fingerprints}
+    known = {(fingerprint.cell, fingerprint.arm) for fingerprint in read.fingerprints}
     compared: list[Comparison] = []
     for data, summary in cells:
         cell = data.cell.id
-        confounded = {one.arm for one in differing.get(cell, ()) if one.fact_class == "confounder"}
+        confounded = {
+            difference.arm
+            for difference in differing.get(cell, ())
+            if difference.fact_class == "confounder"
+        }
         for arm in data.run.arms:
             if not arm.is_timed or arm.is_reference:
                 continue
@@ -236,23 +242,23 @@ def _hosts(read: RunFiles) -> tuple[HostSummary, ...]:
     return tuple(
         _host(
             host,
-            [one for one in records if one.host == host and one.arm in timed],
-            [one for one in read.events if one.host == host],
+            [record for record in records if record.host == host and record.arm in timed],
+            [event for event in read.events if event.host == host],
         )
         for host in hosts
     )
 
 
 def _host(host: str, records: list[FingerprintRecord], events: list[Event]) -> HostSummary:
-    noted = [one.values for one in events if one.what == "host-ready"]
+    noted = [event.values for event in events if event.what == "host-ready"]
     unused = noted[-1] if noted else {}
-    wheels = [one.text for one in events if one.what == "wheels"]
+    wheels = [event.text for event in events if event.what == "wheels"]
     return HostSummary(
         host=host,
         devices={
-            one.cell: device
-            for one in events
-            if one.what == "note" and isinstance(device := one.values.get("device"), str)
+            event.cell: device
+            for event in events
+            if event.what == "note" and isinstance(device := event.values.get("device"), str)
         },
         processor=next(_texts(records, "cpu.model"), ""),
         cpu_family=next(_texts(records, "cpu.family"), ""),

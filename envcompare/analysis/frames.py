@@ -97,26 +97,28 @@ def _sample_frame(files: RunFiles) -> pd.DataFrame:
     Texts have the category type, since a run may have millions of steps.
     """
     cells = {cell.id: cell for cell in files.run.cells}
-    samples = [one for one in files.samples if isinstance(one, Measured) and one.cell in cells]
-    lengths = [1 if isinstance(one, ProcessRun) else one.k for one in samples]
+    samples = [
+        sample for sample in files.samples if isinstance(sample, Measured) and sample.cell in cells
+    ]
+    lengths = [1 if isinstance(sample, ProcessRun) else sample.k for sample in samples]
     of_sample = pd.DataFrame(
         {
             "run_id": _category([files.run.run_id] * len(samples)),
-            "host": _category([cells[one.cell].host for one in samples]),
-            "workload": _category([cells[one.cell].workload for one in samples]),
-            "cell": _category([one.cell for one in samples]),
-            "arm": _category([one.arm for one in samples]),
+            "host": _category([cells[sample.cell].host for sample in samples]),
+            "workload": _category([cells[sample.cell].workload for sample in samples]),
+            "cell": _category([sample.cell for sample in samples]),
+            "arm": _category([sample.arm for sample in samples]),
             **{
-                name: pd.array([getattr(one, name) for one in samples], dtype="Int64")
+                name: pd.array([getattr(sample, name) for sample in samples], dtype="Int64")
                 for name in ("restart", "generation", "round", "order")
             },
-            "is_warmup": pd.array([one.warmup for one in samples], dtype="boolean"),
-            "is_dropped": pd.array([one.status != "ok" for one in samples], dtype="boolean"),
+            "is_warmup": pd.array([sample.warmup for sample in samples], dtype="boolean"),
+            "is_dropped": pd.array([sample.status != "ok" for sample in samples], dtype="boolean"),
         }
     )
     steps = of_sample.loc[of_sample.index.repeat(lengths)].reset_index(drop=True)
     times = {
-        name: _seconds((_times_ns(one, name) for one in samples), lengths)
+        name: _seconds((_times_ns(sample, name) for sample in samples), lengths)
         for name in ("wall_s", "cpu_s", "gpu_s")
     }
     place = np.fromiter(chain.from_iterable(map(range, lengths)), dtype=np.int64)

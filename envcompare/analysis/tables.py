@@ -309,8 +309,10 @@ def difference_table(run: RunComparison) -> list[Row]:
 
     Differences with other evidence in some cells follow those of the whole host.
     """
-    of_cells = ((cell, one) for cell, found in run.cell_differences.items() for one in found)
-    every = chain(((None, one) for one in run.differences), of_cells)
+    of_cells = (
+        (cell, difference) for cell, found in run.cell_differences.items() for difference in found
+    )
+    every = chain(((None, difference) for difference in run.differences), of_cells)
     rows = (
         asdict(one)
         | {
@@ -377,7 +379,7 @@ def _comparison_rows(run: RunComparison) -> Iterator[Row]:
 
 def _step_rows(run: RunComparison) -> Iterator[Row]:
     """Yield each measured step of the ladder, with the rung below as the reference."""
-    arms = {(one.host, one.arm): one for one in run.arms}
+    arms = {(summary.host, summary.arm): summary for summary in run.arms}
     cells = {cell.id: cell for cell in run.cells}
     for step in run.views.ladder:
         if step.step is None:
@@ -400,7 +402,7 @@ def _step_rows(run: RunComparison) -> Iterator[Row]:
 
 def _group_rows(run: RunComparison) -> Iterator[Row]:
     """Yield the comparisons between groups of hosts, which belong to no single cell."""
-    arms = {one.arm: one for one in run.arms}
+    arms = {summary.arm: summary for summary in run.arms}
     for estimate in run.between_hosts.group_estimates:
         arm = arms.get(estimate.arm)
         yield {
@@ -490,7 +492,7 @@ def _ratio(log_ratio: object) -> float | None:
 
 def _quantity_rows(run: RunComparison) -> Iterator[Row]:
     cells = {cell.id: cell for cell in run.cells}
-    arms = {(one.host, one.arm): one for one in run.arms}
+    arms = {(summary.host, summary.arm): summary for summary in run.arms}
     for profiles in run.profiles:
         cell = cells.get(profiles.cell)
         for of_arm in profiles.arms:

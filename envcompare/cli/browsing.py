@@ -50,7 +50,7 @@ def _row(path: Path, folder: RunFolder) -> Row:
     cells: tuple[Words, ...]
     try:
         run = compare_run(folder)
-        answers = [f"{one.arm} {one.badge}" for one in headlines(run)]
+        answers = [f"{headline.arm} {headline.badge}" for headline in headlines(run)]
         ended = "ended" if run.course.is_complete else "interrupted"
         state = ended if owner_of(path) is None else "being measured"
         cells = (state, visible(run.reference_arm), "; ".join(answers))

@@ -327,7 +327,7 @@ def _measured_lines(experiment: Experiment, plan: Plan) -> Iterator[str]:
 def file_lines(plan: Plan) -> list[str]:
     """Say of each file of the user's what is sent with it, where that is more or less than it."""
     workloads = (cell.workload for cell in plan.cells)
-    own = {one.path: one.files for one in workloads if one.path is not None}
+    own = {workload.path: workload.files for workload in workloads if workload.path is not None}
     lines = []
     for path, files in own.items():
         if len(files) > 1:
@@ -397,16 +397,16 @@ def _leading(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> tuple[HostS
     """
     if experiment.rendezvous is None:
         return hosts
-    named = tuple(one for one in hosts if experiment.rendezvous in {one.label, str(one)})
+    named = tuple(host for host in hosts if experiment.rendezvous in {host.label, str(host)})
     if not named or len(hosts) < 2:
         raise ConfigError(
             f"--rendezvous {experiment.rendezvous} is none of several --hosts",
-            details=f"hosts: {', '.join(one.label for one in hosts)}",
+            details=f"hosts: {', '.join(host.label for host in hosts)}",
             hint="name two hosts or more, as in --hosts gpu01,gpu02 --rendezvous gpu01",
         )
-    if any(one.group for one in hosts):
+    if any(host.group for host in hosts):
         raise ConfigError(
             "--rendezvous and groups of hosts exclude each other",
             hint="name the hosts without groups",
         )
-    return (*named, *(one for one in hosts if one not in named))
+    return (*named, *(host for host in hosts if host not in named))

@@ -80,20 +80,26 @@ def chosen_comparison(whole: RunComparison, which: str) -> Comparison:
     An empty name means the first that can be explained. Raises ConfigError if there is none, if the
     name fits several, or if the slow arm cannot be changed.
     """
-    decided = [one for one in whole.compared if one.outcome in MOVED]
+    decided = [comparison for comparison in whole.compared if comparison.outcome in MOVED]
     arm, _, work = which.partition("/")
     named = [
-        one for one in decided if arm in {"", one.arm} and work in {"", one.workload, one.cell}
+        comparison
+        for comparison in decided
+        if arm in {"", comparison.arm} and work in {"", comparison.workload, comparison.cell}
     ]
     if not named:
-        known = ", ".join(f"{one.arm}/{one.cell}" for one in decided)
+        known = ", ".join(f"{comparison.arm}/{comparison.cell}" for comparison in decided)
         raise ConfigError(
             f"no decided difference is called {which!r}"
             if which and decided
             else "no comparison of this run is decided as slower or faster",
             hint=f"decided: {known}" if known else "a longer --budget of `run` may decide one",
         )
-    able = [one for one in named if _is_line(whole, one) or is_changeable(whole, one)]
+    able = [
+        comparison
+        for comparison in named
+        if _is_line(whole, comparison) or is_changeable(whole, comparison)
+    ]
     if not able:
         raise ConfigError(
             f"{_slow_arm(whole, named[0])} is not an arm that envcompare can change",
@@ -102,13 +108,13 @@ def chosen_comparison(whole: RunComparison, which: str) -> Comparison:
             hint="--envs ladder measures what each layer of isolation adds",
         )
     if which and len(able) > 1:
+        known = ", ".join(f"{comparison.arm}/{comparison.cell}" for comparison in able)
         raise ConfigError(
-            f"--comparison {which} fits {len(able)} differences",
-            hint=f"name one: {', '.join(f'{one.arm}/{one.cell}' for one in able)}",
+            f"--comparison {which} fits {len(able)} differences", hint=f"name one: {known}"
         )
     first = able[0]
     names = {whole.reference_in(first.cell), first.arm}
-    if any(one.arm in names and one.environment == CAPTURED for one in whole.arms):
+    if any(summary.arm in names and summary.environment == CAPTURED for summary in whole.arms):
         raise ConfigError(
             "a capture holds times, and no line that could be changed",
             hint="compare two lines on one machine",
@@ -117,7 +123,7 @@ def chosen_comparison(whole: RunComparison, which: str) -> Comparison:
 
 
 def _is_line(whole: RunComparison, decided: Comparison) -> bool:
-    return any(one.arm == decided.arm and one.stack == "line" for one in whole.arms)
+    return any(arm.arm == decided.arm and arm.stack == "line" for arm in whole.arms)
 
 
 def prove(
@@ -134,22 +140,22 @@ def prove(
     SIGTERM and SIGHUP.
     """
     whole = compare_run(folder)
-    decided = chosen or next((one for one in whole.compared if one.outcome in MOVED), None)
+    moved = (comparison for comparison in whole.compared if comparison.outcome in MOVED)
+    decided = chosen or next(moved, None)
     if decided is None or decided.deciding is None:
         return None
     slow_arm, reference = _slow_arm(whole, decided), whole.reference_in(decided.cell)
     names = (reference if slow_arm == decided.arm else decided.arm, slow_arm)
     # in percent: an eighth of the gap
     margin = min(50.0, 100 * math.expm1(abs(decided.deciding.log_ratio) / 8))
-    arms = {one.id: one for one in folder.read_run().arms}
+    arms = {arm.id: arm for arm in folder.read_run().arms}
     fast, slow = (_as_line(arms[name]) for name in names)
     kinds = tuple(arms[name].environment for name in names)
     call = engine_call(slow)
     manual = "" if call is None else _answer(call, "run", "--help").stdout
     is_typed = _is_line(whole, decided)
     base = _of_one_cell(settings_of(folder), decided, is_typed=is_typed)
-
-    here = Path(next((one.cwd for _, one in _tables(base) if one.cwd), "."))
+    here = Path(next((table.cwd for _, table in _tables(base) if table.cwd), "."))
     trials = folder.path / "trials"
 
     def measured(lines: dict[str, str], rounds: int | None, limit_s: float) -> Measured:
@@ -214,7 +220,7 @@ def _entrypoint(line: str, manual: str) -> list[str]:
     call = engine_call(line)
     if call is None:
         return []
-    given = [one for one in option_texts(line, call, manual) if one.startswith("--entrypoint")]
+    given = [text for text in option_texts(line, call, manual) if text.startswith("--entrypoint")]
     if given:
         return [value for one in given if (value := one[len("--entrypoint") :].strip(" ='\""))]
     image = call.words[given_options(call.words, manual)[1]]
@@ -478,7 +484,7 @@ def _levers(
             replace(each, reference=each.value, value=each.reference) for each in differences
         ]
     levers = changes(differences, cache=cache, is_engine=is_engine)
-    return [*own, *(one for one in levers if not any(replaces(each, one) for each in own))]
+    return [*own, *(lever for lever in levers if not any(replaces(each, lever) for each in own))]
 
 
 def units(samples: Iterable[Sample]) -> list[Unit]:

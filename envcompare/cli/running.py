@@ -331,7 +331,7 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None:
     if is_proof:
         comparison = _proven(folder, display, budget_s=comparison.settings.budget_s)
     if comparison.course.failures and all(
-        one.phase == "checksum" for one in comparison.course.failures
+        failure.phase == "checksum" for failure in comparison.course.failures
     ):
         exit_code = _OTHER_WORK
     undecided = any(

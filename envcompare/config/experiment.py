@@ -284,7 +284,7 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     search = parse_search(settings.search)
     workloads = choose_workloads(settings, known)
     if search is not None:
-        workloads = tuple(_with_sizes(search, one, known) for one in workloads)
+        workloads = tuple(_with_sizes(search, workload, known) for workload in workloads)
     until = parse_until(settings.until)
     if until is not None:
         _require_metric(until, workloads, known)
@@ -293,7 +293,9 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
         _require_ranks(workloads, known)
     if settings.compare is not None:
         arms, workloads = _by_values(settings.compare, arms, workloads, known=known)
-    if settings.restarts is not None and any(one.program is not None for one in workloads):
+    if settings.restarts is not None and any(
+        workload.program is not None for workload in workloads
+    ):
         raise ConfigError(
             "--restarts and --rounds are not for plain commands",
             hint="leave them out",
@@ -346,7 +348,11 @@ def _check_placed(
 
 def _require_ranks(workloads: tuple[Workload, ...], known: Known) -> None:
     able = [name for name, info in known.workloads.items() if info.spreads_ranks]
-    others = [one.name for one in workloads if one.name not in able or one.path or one.program]
+    others = [
+        workload.name
+        for workload in workloads
+        if workload.name not in able or workload.path or workload.program
+    ]
     if others:
         raise ConfigError(
             f"--rendezvous: {', '.join(others)} has no ranks on several hosts",

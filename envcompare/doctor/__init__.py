@@ -261,9 +261,9 @@ def is_meant_same(arm: ArmRecord, other: ArmRecord) -> bool:
 
 def counterpart(arm: ArmRecord, arms: tuple[ArmRecord, ...]) -> ArmRecord:
     """Return the arm to compare with: the first that should be the same, else the reference."""
-    known = (one for one in arms if one.within == arm.within)
+    known = (record for record in arms if record.within == arm.within)
     ordered = sorted(known, key=lambda candidate: not candidate.is_reference)
-    alike = next((one for one in ordered if is_meant_same(one, arm)), arm)
+    alike = next((record for record in ordered if is_meant_same(record, arm)), arm)
     return ordered[0] if alike is arm else alike
 
 
@@ -325,7 +325,7 @@ def _compared_stack(
         workloads=tuple(prints),
         differences=each_once(by_workload),
         is_proven=base.stack == "host"
-        or all(TREE in dict(session.arms[one.id].prepared.facts) for one in pair),
+        or all(TREE in dict(session.arms[record.id].prepared.facts) for record in pair),
         is_given=bool(base.reference or arm.reference),
         mismatch=mismatch.problem if mismatch else None,
     )

@@ -91,13 +91,13 @@ class ComparedStack(msgspec.Struct, frozen=True, kw_only=True):
         A hash that could not be computed does not count.
         """
         return tuple(
-            one
-            for one in self.differences
+            difference
+            for difference in self.differences
             if self.is_meant
             and (
-                None not in (one.reference, one.value)
-                if one.key in {TREE, INSTALLED_PARTS}
-                else one.fact_class == "confounder" and not one.part_of
+                None not in (difference.reference, difference.value)
+                if difference.key in {TREE, INSTALLED_PARTS}
+                else difference.fact_class == "confounder" and not difference.part_of
             )
         )
 
@@ -374,21 +374,27 @@ def comparison_lines(host: HostExamination, *, allow_mismatch: bool = False) -> 
 
 def _stack_lines(stack: ComparedStack) -> tuple[str, ...]:
     where = f"in a step of {', '.join(stack.workloads)}"
-    leading = [one for one in stack.differences if one.fact_class == "confounder"]
-    leaders = [one for one in leading if not one.part_of]
+    leading = [
+        difference for difference in stack.differences if difference.fact_class == "confounder"
+    ]
+    leaders = [difference for difference in leading if not difference.part_of]
     head = f"  {_head(stack, is_other=bool(leaders))}"
     broken: tuple[str, ...] = ()
     if stack.mismatch:
         broken = (f"{_MARGIN}⚠ {stack.mismatch.details}", *_try(stack.mismatch.hint))
-    others = [one for one in stack.unexpected if one not in leaders and not one.part_of]
-    more = (f"{_MARGIN}⚠ {describe(one)}: {one.sentence}" for one in others)
+    others = [
+        difference
+        for difference in stack.unexpected
+        if difference not in leaders and not difference.part_of
+    ]
+    more = (f"{_MARGIN}⚠ {describe(difference)}: {difference.sentence}" for difference in others)
     counts = _counts(stack.differences)
     return (f"{head}, {where}", *broken, *_confounders(leaders), *more, *counts)
 
 
 def _confounders(leaders: list[FactDifference]) -> Iterator[str]:
     """Yield their sentences; a command that separates several is given once."""
-    for remedy in dict.fromkeys(one.remedy for one in leaders):
+    for remedy in dict.fromkeys(leader.remedy for leader in leaders):
         for difference in leaders:
             if difference.remedy == remedy:
                 yield f"{_MARGIN}⚠ {difference.sentence}"
@@ -419,16 +425,16 @@ def _counts(differences: tuple[FactDifference, ...]) -> Iterator[str]:
         "varied": "made by the environment on purpose",
         "identity": "in names and IDs",
     }
-    leaders = [one for one in differences if not one.part_of]
+    leaders = [difference for difference in differences if not difference.part_of]
     for fact_class, words in named.items():
-        keys = [one.key for one in leaders if one.fact_class == fact_class]
+        keys = [leader.key for leader in leaders if leader.fact_class == fact_class]
         names = list(dict.fromkeys(fact(key).name for key in keys))
         if names:
             yield f"{_MARGIN}{words}: {first_few(names, most=6)}"
     counts = [
         f"{count} {words}"
         for fact_class, words in counted.items()
-        if (count := sum(one.fact_class == fact_class for one in differences))
+        if (count := sum(difference.fact_class == fact_class for difference in differences))
     ]
     if counts:
         yield f"{_MARGIN}other differences: {', '.join(counts)}"

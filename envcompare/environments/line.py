@@ -384,7 +384,7 @@ def before_path(line: str, folders: str) -> str:
 # Options of `cp` and `commit` that keep what an image has (podman-cp(1), podman-commit(1)).
 KEEP_OWNERS = {"podman": ("--archive=false",)}
 KEEP_SETTINGS = {"podman": ("--format", "docker")}
-CLIENTS = (*((one,) for one in _ENGINES), *((*_SUDO, one) for one in _ENGINES))
+CLIENTS = (*((one,) for one in _ENGINES), *((*_SUDO, engine) for engine in _ENGINES))
 """How the engines of lines are called."""
 
 

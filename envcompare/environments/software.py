@@ -223,7 +223,7 @@ def _contradiction(both: Mapping[str, Prepared]) -> tuple[str, str]:
     if changed:
         known = f"; the image was built with {meant[:16]}, so {' and '.join(changed)} changed"
     if all(prepared.parts for prepared in both.values()):
-        names = _unlike_parts([dict(map(_halves, one.parts)) for one in both.values()])
+        names = _unlike_parts([dict(map(_halves, prepared.parts)) for prepared in both.values()])
         listed = first_few([name.replace("==", " ") for name in names], most=_MOST_NAMED)
         known += f"; what differs: {visible(listed)}" if names else ""
     likely = min(both, key=lambda arm: _ease_of_change(both[arm]))

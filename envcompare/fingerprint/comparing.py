@@ -160,8 +160,16 @@ def changed_software(
 ) -> tuple[FactDifference, ...]:
     """Return the confounders in which an arm no longer matches its earlier fingerprint."""
     differences = compare_fingerprints(before, after)
-    software = (one for one in differences if one.fact_class == "confounder" and not one.part_of)
-    return tuple(one for one in measured_alike(before, after, software) if not _is_chance(one))
+    software = (
+        difference
+        for difference in differences
+        if difference.fact_class == "confounder" and not difference.part_of
+    )
+    return tuple(
+        difference
+        for difference in measured_alike(before, after, software)
+        if not _is_chance(difference)
+    )
 
 
 def measured_alike(
@@ -174,9 +182,9 @@ def measured_alike(
     if before.taken == after.taken:
         return tuple(differences)
     return tuple(
-        one
-        for one in differences
-        if one.key not in LOADED and None not in (one.reference, one.value)
+        difference
+        for difference in differences
+        if difference.key not in LOADED and None not in (difference.reference, difference.value)
     )
 
 

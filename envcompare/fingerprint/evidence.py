@@ -154,7 +154,9 @@ def entries(value: FingerprintValue) -> tuple[str, ...]:
 
 def _loaded_from(value: FingerprintValue) -> tuple[tuple[str, str], ...]:
     """Return name and path of each file in a list of "basename path"."""
-    return tuple((name, path) for name, _, path in (one.partition(" ") for one in entries(value)))
+    return tuple(
+        (name, path) for name, _, path in (entry.partition(" ") for entry in entries(value))
+    )
 
 
 def entry_name(entry: str) -> str:
@@ -301,7 +303,7 @@ def imported(pair: FingerprintPair, entry: str) -> bool | None:
 
 def packages_evidence(pair: FingerprintPair, packages: tuple[str, ...]) -> Evidence:
     """Report in which arms a workload imports the packages that differ."""
-    names = tuple(dict.fromkeys(entry_name(one) for one in packages))
+    names = tuple(dict.fromkeys(entry_name(package) for package in packages))
     if not names or pair.context.is_program or pair.names("loaded_packages") is None:
         return Evidence()
     what = names[0] if len(names) == 1 else "each of them"
@@ -310,15 +312,15 @@ def packages_evidence(pair: FingerprintPair, packages: tuple[str, ...]) -> Evide
 
 def parts_evidence(pair: FingerprintPair, parts: tuple[str, ...]) -> Evidence:
     """Return whether a workload uses packages, or files of no package, that differ."""
-    names = tuple(dict.fromkeys(part_name(one) for one in parts))
+    names = tuple(dict.fromkeys(part_name(part) for part in parts))
     if unseen := _of_a_command(pair, INSTALLED_PARTS):
         return unseen
-    if always := next((one for one in names if _RUN_ALWAYS.fullmatch(one)), ""):
+    if always := next((name for name in names if _RUN_ALWAYS.fullmatch(name)), ""):
         return Evidence(is_felt=True, text=f"Python runs {always} at every start.")
-    used = tuple(one for one in names if imported(pair, one))
+    used = tuple(name for name in names if imported(pair, name))
     if used:
         return packages_evidence(pair, used)
-    if pair.names("loaded_packages") is None or any("==" not in one for one in names):
+    if pair.names("loaded_packages") is None or any("==" not in name for name in names):
         return Evidence(text="Whether this workload uses them was not measured.")
     return Evidence(is_felt=False, text="This workload did not import them.")
 
@@ -361,7 +363,7 @@ def _preload(pair: FingerprintPair, key: str) -> Evidence:
     asked = [re.split(r"[:\s]+", str(one or "")) for one in pair.values(key)]
     stems = [{stem(one.rpartition("/")[2]) for one in side if one} for side in asked]
     loaded = [
-        sorted(one for one in names if stem(one) in wanted)
+        sorted(name for name in names if stem(name) in wanted)
         for names, wanted in zip(mapped, stems, strict=True)
     ]
     arms = pair.arms_with((bool(loaded[0]), bool(loaded[1])))
@@ -399,7 +401,7 @@ def _allocator(pair: FingerprintPair, key: str) -> Evidence:
     names = pair.values("allocator.name")
     if "glibc" in names:
         return Evidence(is_felt=True, text="The allocator is glibc's, which reads it.")
-    known = [str(one) for one in names if one is not None]
+    known = [str(name) for name in names if name is not None]
     if not known:
         return Evidence(text="Which allocator serves the memory was not measured.")
     return Evidence(is_felt=False, text=f"The allocator is {known[0]}, which does not read it.")

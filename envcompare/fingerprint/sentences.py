@@ -108,7 +108,7 @@ def _spans(value: FingerprintValue) -> str:
             spans[-1] = [spans[-1][0], str(cpu)]
         else:
             spans.append([str(cpu)])
-    return _word(",".join("-".join(one) for one in spans))
+    return _word(",".join("-".join(span) for span in spans))
 
 
 def _size(value: FingerprintValue) -> str:
@@ -308,7 +308,7 @@ def _envcompare(pair: FingerprintPair, envs: str, *, replaced: str = "") -> str:
     words = pair.context.options
     if replaced == "--threads":
         words = without_option(words, replaced)
-    rest = "".join(f" {shlex.quote(one)}" for one in words)
+    rest = "".join(f" {shlex.quote(word)}" for word in words)
     return f"envcompare run{where} --envs {shlex.quote(envs)}{rest}"
 
 

@@ -389,7 +389,7 @@ class HostTeam:
     @property
     def labels(self) -> tuple[str, ...]:
         """Return the names of the hosts, the one of the first rank first."""
-        return tuple(one.host.label for one in (self.leader, *self.others))
+        return tuple(session.host.label for session in (self.leader, *self.others))
 
     def lacks(self, arm: str) -> UnusableError | None:
         """Return why an arm of the leader cannot have ranks on the others; None if it can."""

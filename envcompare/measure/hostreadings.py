@@ -545,7 +545,7 @@ class AccuracyPass:
         Raises TransportError when the host is lost and InterruptedRunError when the user stops.
         """
         began, design = time.monotonic(), self.context.design
-        first = 1 + max((one.restart for one in self.prior), default=-1)
+        first = 1 + max((epoch.restart for epoch in self.prior), default=-1)
         done, complete = 0, self._complete
         try:
             for restart in range(first, first + self.missing):

@@ -82,7 +82,7 @@ def has_quota(hellos: Iterable[Hello], *, threads: int) -> bool:
     would stay below one that stops work which computes all the time (kernel: sched-bwc.rst).
     """
     facts = ((hello.fingerprint or {}).get("cgroup.cpu_quota") for hello in hellos)
-    return any(isinstance(one, int | float) and one < threads for one in facts)
+    return any(isinstance(fact, int | float) and fact < threads for fact in facts)
 
 
 def run_in_steps(run_in_s: float, step_s: float, *, share: float, stops: bool) -> int:

@@ -78,10 +78,10 @@ class Lockstep:
         samples = tuple(prior)
         self.planned = PlannedRestarts.of(self.context.design, samples)
         self.restart = self.planned.next(self.roster.arms)
-        launches = [one for one in samples if isinstance(one, Startup)]
+        launches = [sample for sample in samples if isinstance(sample, Startup)]
         self.launches = Launches(self.roster, launches)
         self._tuning = Tuning.of(noted or {}, self.context.arms)
-        for block in (one for one in samples if isinstance(one, Block)):
+        for block in (sample for sample in samples if isinstance(sample, Block)):
             self.readings.add(block)
             if not (block.warmup or self._tuning.block_s):  # the calibration was not noted
                 self._tuning.steps = self._tuning.steps or block.k
@@ -289,10 +289,10 @@ class Lockstep:
         reference, (metric, _) = self.context.reference, self.readings.primary
         arms = [arm for arm in self.roster.arms if arm != reference]
         groups = [self.readings.groups(arm, reference, metric) for arm in arms]
-        known = [one for one in map(spread_of_rounds, groups) if one is not None]
+        known = [group for group in map(spread_of_rounds, groups) if group is not None]
         noise = self.context.noise
         between = [self.readings.spread(a, reference, metric, noise).variance for a in arms]
-        rounds = max((sum(map(len, one)) for one in groups), default=0)
+        rounds = max((sum(map(len, group)) for group in groups), default=0)
         return Costs(
             launch_s=launch_s,
             # not of one round alone: a neighbour may have met that one

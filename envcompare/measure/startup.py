@@ -106,7 +106,9 @@ class StartupPass:
             default=0,
         )
         # cells share their launches
-        return repetitions, max(sum(one.real_ns for one in launches) for launches in kept) / 1e9
+        return repetitions, max(
+            sum(launch.real_ns for launch in launches) for launches in kept
+        ) / 1e9
 
     @property
     def _arms(self) -> tuple[str, ...]:

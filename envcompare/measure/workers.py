@@ -453,11 +453,11 @@ class Launches:
         two restarts no more are timed than would be in a pass of their own.
         """
         design = self.context.design
-        warm = [one for one in self.kept if one.page_cache != "cold"]
-        repetitions = len({one.repetition for one in warm})
-        spent_s = sum(one.real_ns for one in warm) / 1e9
+        warm = [startup for startup in self.kept if startup.page_cache != "cold"]
+        repetitions = len({startup.repetition for startup in warm})
+        spent_s = sum(startup.real_ns for startup in warm) / 1e9
         # The control is launched as well, but its launches are not kept.
-        spent_s *= len(self.context.arms) / max(1, len({one.arm for one in warm}))
+        spent_s *= len(self.context.arms) / max(1, len({startup.arm for startup in warm}))
         is_cheap = is_launch_due(repetitions, spent_s, design=design, cells=self.sharing)
         return design.has_startup and (repetitions < _LEAST_REPETITIONS or is_cheap)
 
@@ -478,7 +478,9 @@ class Launches:
             return None
         step_s = generated.first_step_ns / 1e9
         # the same steps in all launches of a cell
-        known = next((one.train_steps for one in (*self.kept, *self._running.values())), None)
+        known = next(
+            (startup.train_steps for startup in (*self.kept, *self._running.values())), None
+        )
         steps = known or _training_steps(hello, step_s, design=self.context.design)
         sent_ns = time.monotonic_ns()
         ran = workers.ask(arm, lambda worker: worker.run(steps, block_limit_s(steps * step_s)))

@@ -165,9 +165,9 @@ def list_helpers(transport: Transport, names: Sequence[str]) -> tuple[HelperProc
     except CommandTimeoutError:
         return None
     words = filter(None, map(_HELPER_LINE.fullmatch, lines))
-    listed = [msgspec.convert(one.groupdict(), HelperProcess, strict=False) for one in words]
-    name_of = {one.pid: one.name for one in listed}
-    return tuple(one for one in listed if name_of.get(one.parent) != one.name)
+    listed = [msgspec.convert(word.groupdict(), HelperProcess, strict=False) for word in words]
+    name_of = {process.pid: process.name for process in listed}
+    return tuple(process for process in listed if name_of.get(process.parent) != process.name)
 
 
 def used_ns(
@@ -182,7 +182,7 @@ def used_ns(
     """
     if before is None or after is None:
         return {}
-    known = {(one.pid, one.began): one for one in before}
+    known = {(process.pid, process.began): process for process in before}
     used = dict.fromkeys(names, 0)
     for now in after:
         then = known.get((now.pid, now.began))

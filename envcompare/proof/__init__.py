@@ -77,14 +77,16 @@ class Search:
         has_room = share is not None and share.high < 0.9
         if has_room and self._left_s > self.budget_s * _STAGE_SHARE:
             second, _ = self._search(self._further(changes, first), base=first)
-        chosen, more = ([self._with_settings(one) for one in each] for each in (first, second))
+        chosen, more = (
+            [self._with_settings(change) for change in each] for each in (first, second)
+        )
         outcome: Outcome = "none"
         confirmed = placebo = None
         if chosen:
             outcome, confirmed, placebo = self._confirm(chosen, more)
-            if confirmed.keys != tuple(one.key for one in chosen):
+            if confirmed.keys != tuple(change.key for change in chosen):
                 chosen += more
-        mends = dict.fromkeys(one.mend(self.slow, manual=self.manual) for one in chosen)
+        mends = dict.fromkeys(change.mend(self.slow, manual=self.manual) for change in chosen)
         return Proof(
             arm=arm,
             cell=cell,
@@ -93,7 +95,7 @@ class Search:
             confirmed=confirmed,
             placebo=placebo,
             mend=masked("; ".join(mends)),
-            cost=", and ".join(dict.fromkeys(one.cost for one in chosen if one.cost)),
+            cost=", and ".join(dict.fromkeys(change.cost for change in chosen if change.cost)),
             tried=tuple(self.tried),
             runs=tuple(self.runs),
         )
@@ -118,7 +120,7 @@ class Search:
         closed: Share | None = None
         held = 0.0  # the share of `last`, while parts of a group that failed are measured
         measured: list[Group] = []
-        while (groups := [one for one in groups if one not in measured]) and (
+        while (groups := [group for group in groups if group not in measured]) and (
             # a quarter of the budget is kept for the confirmation
             self._left_s > max(_LEAST_S, self.budget_s / 4)
         ):
@@ -145,14 +147,14 @@ class Search:
 
     def _further(self, changes: Group, chosen: Group) -> Group:
         """Return what may be changed besides, and of two images the other files."""
-        is_whole = any(one.is_whole for one in chosen)
-        files = {path for one in chosen for path in one.edit.files}
+        is_whole = any(change.is_whole for change in chosen)
+        files = {path for change in chosen for path in change.edit.files}
         others = [
-            one
-            for one in changes
-            if one not in chosen
-            and not (is_whole and one.kind == "software")
-            and not (files and one.is_whole)
+            change
+            for change in changes
+            if change not in chosen
+            and not (is_whole and change.kind == "software")
+            and not (files and change.is_whole)
         ]
         if files and self.files is not None:
             rest = [path for path in self.files.paths or () if path not in files]
@@ -214,7 +216,7 @@ class Search:
         names = [f"{_CHANGED}-{at + 1}" for at in range(len(groups))]
         edits = {name: _whole((*base, *group)) for name, group in zip(names, groups, strict=True)}
         if base:
-            is_remade = any(one.edit.files for group in groups for one in group)
+            is_remade = any(change.edit.files for group in groups for change in group)
             edits[_BASE] = _whole(base) + Edit(is_remade=is_remade)
         # seven rounds, the first of which warms up
         measured = self._run(edits, 7, self._left_s * _STAGE_SHARE)
@@ -297,17 +299,17 @@ class Search:
         changed = (*base, *group)
         share = self._share(measured, name)
         lines = (one for one in (name, _SLOW, _FAST) if one in measured.failed)
-        failed = next((measured.failed[one] for one in lines), "")
+        failed = next((measured.failed[line] for line in lines), "")
         facts = measured.facts.get(name, {})
-        same = [one for one in group if one.is_without_effect(facts)]
+        same = [change for change in group if change.is_without_effect(facts)]
         if same and share is not None:
             share = None if len(same) == len(group) else share
-            which = f"{', '.join(one.what for one in same)}: " if len(group) > 1 else ""
+            which = f"{', '.join(change.what for change in same)}: " if len(group) > 1 else ""
             failed = f"{which}the line keeps its value"
-        files = (path for one in changed for path in one.edit.files)
+        files = (path for change in changed for path in change.edit.files)
         trial = Trial(
-            keys=tuple(one.key for one in changed),
-            what=masked("; ".join(one.what for one in changed)),
+            keys=tuple(change.key for change in changed),
+            what=masked("; ".join(change.what for change in changed)),
             line=masked(measured.lines.get(name, "")),
             files=tuple(visible_line(path) for path in files if path != ENTRYPOINT)[:1000],
             share=_kept(share),
@@ -375,13 +377,13 @@ def _best(groups: Sequence[Group], shares: Mapping[int, Share]) -> int | None:
 
 def _groups(changes: Group) -> list[Group]:
     """Return groups to compare: by kind, else each alone if they are few, else halves."""
-    software = [one for one in changes if one.is_whole]
-    others = [one for one in changes if not one.is_whole]
-    kinds = list(dict.fromkeys(one.kind for one in others))
+    software = [change for change in changes if change.is_whole]
+    others = [change for change in changes if not change.is_whole]
+    kinds = list(dict.fromkeys(change.kind for change in others))
     if len(others) <= 3:
-        parts: list[Group] = [[one] for one in others]
+        parts: list[Group] = [[change] for change in others]
     elif len(kinds) > 1:
-        parts = [[one for one in others if one.kind == kind] for kind in kinds]
+        parts = [[change for change in others if change.kind == kind] for kind in kinds]
     else:
         parts = _halves(others)
     return [*([software] if software else []), *parts]

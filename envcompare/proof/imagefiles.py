@@ -157,7 +157,9 @@ class ImageFiles:
         slow, _ = self._entries(self.slow, until_s)
         fast, sizes = self._entries(self.fast, until_s)
         volumes = tuple(
-            f"{path.strip('/')}/" for one in self.settings() for path in one.get("Volumes") or ()
+            f"{path.strip('/')}/"
+            for setting in self.settings()
+            for path in setting.get("Volumes") or ()
         )
         differing = {
             name
@@ -174,7 +176,7 @@ class ImageFiles:
         with tarfile.open(self._kept, "w") as kept:
             _copy(self._members(self.fast, until_s), kept, differing)
         leaves = leaves_of(differing)
-        starts = [one.get("Entrypoint") or [] for one in self.settings()]
+        starts = [setting.get("Entrypoint") or [] for setting in self.settings()]
         programs: set[str] = set()
         if starts[0] != starts[1]:
             words = {word.strip("/") for words in starts for word in words}
@@ -206,7 +208,7 @@ class ImageFiles:
 
     def _changed(self, keys: Iterable[str], *, write: Callable[[str], str] = str) -> list[str]:
         """Return these settings, as `write` writes their names, with both values if they differ."""
-        pairs = {key: [one.get(key) or None for one in self.settings()] for key in keys}
+        pairs = {key: [setting.get(key) or None for setting in self.settings()] for key in keys}
         return [
             f"{write(key)} {_shown(slow)} → {_shown(fast)}"
             for key, (slow, fast) in pairs.items()
@@ -331,7 +333,7 @@ class ImageFiles:
             f"LABEL {RUN_LABEL}={self.run_id}",
             f"LABEL {HELD_LABEL}",
         )
-        return [word for one in instructions for word in ("--change", one)]
+        return [word for instruction in instructions for word in ("--change", instruction)]
 
     def _pack(self, names: set[str], stream: BinaryIO) -> None:
         with (

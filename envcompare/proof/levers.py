@@ -189,7 +189,7 @@ class Change:
             return "software"
         if edit.removed or edit.added or edit.words:
             return "options"
-        return next((one.kind for one in _LEVERS if holds_for(one.key, self.key)), "settings")
+        return next((lever.kind for lever in _LEVERS if holds_for(lever.key, self.key)), "settings")
 
     @property
     def is_whole(self) -> bool:
@@ -246,7 +246,7 @@ def edited(line: str, edit: Edit, *, manual: str) -> str:
         line = line[:begin] + text + line[end:]
     call = engine_call(line)
     if call is None:
-        first = (*(f"{one} || exit 125" for one in edit.commands), *_exports(edit))
+        first = (*(f"{command} || exit 125" for command in edit.commands), *_exports(edit))
         before = "".join(f"{one}; " for one in first)
         return before + _with_software(_without_settings(line, edit), edit)
     start, end = call.spans[given_options(call.words, manual)[1]]
@@ -421,13 +421,13 @@ def word_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
         text = parts[1] if b > a else f"{parts[1]} " if a < len(spans[0]) else f" {parts[1]}"
         edit = Edit(words=((begin, end, text),))
         option = old[a - 1] if a and old[a - 1].startswith("-") and all(parts) else ""
-        before, after = (f"{option} {one}".strip() for one in parts)
+        before, after = (f"{option} {part}".strip() for part in parts)
         what = f"{before} → {after}" if all(parts) else f"{parts[0]} is removed"
         fix = f"replace {before} by {after}" if all(parts) else f"leave {parts[0]} out"
         if not parts[0]:
             what, fix = f"{parts[1]} is added", f"add {parts[1]}"
         changed.append(Change(key="words", what=what, edit=edit, fix=fix))
-    return [one for one in changed if edited(slow, one.edit, manual=manual) != fast]
+    return [change for change in changed if edited(slow, change.edit, manual=manual) != fast]
 
 
 def _differing(old: list[str], new: list[str]) -> Iterator[tuple[int, int, int, int]]:
@@ -451,8 +451,8 @@ def _differing(old: list[str], new: list[str]) -> Iterator[tuple[int, int, int, 
 
 def _may_be_mixed(words: list[str]) -> bool:
     """Return whether words are one call of Python or a launcher, without the shell's own signs."""
-    call = " ".join(one for one in words if not VARIABLE_SETTING.fullmatch(one))
-    return bool(_LAUNCHES.match(call)) and not any(_OF_SHELL.search(one) for one in words)
+    call = " ".join(word for word in words if not VARIABLE_SETTING.fullmatch(word))
+    return bool(_LAUNCHES.match(call)) and not any(_OF_SHELL.search(word) for word in words)
 
 
 def _words_before_arguments(words: list[str]) -> tuple[int, int]:
@@ -478,7 +478,7 @@ def own_software(fast: str, slow: str, *, folder: Path, search_path: str) -> lis
         return []
     words = fast.split()
     settings = list(takewhile(VARIABLE_SETTING.fullmatch, words))
-    for name, _, value in (one.partition("=") for one in settings):
+    for name, _, value in (setting.partition("=") for setting in settings):
         if name == "PATH":
             before, own_path = search_path, value.strip("'\"")
             search_path = own_path.replace("${PATH}", before).replace("$PATH", before)

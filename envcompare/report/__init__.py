@@ -85,7 +85,7 @@ class Axis:
     def beyond(self, estimate: Estimate) -> tuple[bool, bool]:
         """Say whether an estimate or its interval leaves the axis on the left, and on the right."""
         figures = (estimate.log_ratio, estimate.low, estimate.high)
-        places = [one for one in figures if one is not None]
+        places = [figure for figure in figures if figure is not None]
         return min(places) < self.low, max(places) > self.high
 
 
@@ -458,7 +458,7 @@ def table_of(
         Column(head=head, kind=kind, is_row_head=place == named)
         for place, (head, kind, _) in enumerate(fields)
     )
-    rows = (tuple(read(one) for _, _, read in fields) for one in records)
+    rows = (tuple(read(record) for _, _, read in fields) for record in records)
     return grid_of(label, columns, rows, caption=caption, style=style)
 
 

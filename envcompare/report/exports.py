@@ -160,9 +160,9 @@ def parquet_bytes(run: RunComparison) -> bytes:
 def _table(run: RunComparison) -> list[Row]:
     """Return the table of docs/schema/comparisons.md, with reasons as sentences."""
     reason_texts = {
-        (visible(one.cell), visible(one.arm)): reasons_text((one.reason,))
-        for one in run.comparisons
-        if one.reason is not None
+        (visible(comparison.cell), visible(comparison.arm)): reasons_text((comparison.reason,))
+        for comparison in run.comparisons
+        if comparison.reason is not None
     }
     rows = whole_table(run)
     for row in rows:
@@ -205,11 +205,11 @@ def captions_of(run: RunComparison, charts: Sequence[Chart]) -> str:
     ]
     parts = [
         "# Captions",
-        *(f"`{one.name}`: {one.title}. {one.description}" for one in charts[:MOST_FIGURES]),
+        *(f"`{chart.name}`: {chart.title}. {chart.description}" for chart in charts[:MOST_FIGURES]),
         "# Methods",
         " ".join((
             f"Measured with envcompare {run.tool_version}.",
-            *(f"Hardware: {one}." for one in device_sentences(run)),
+            *(f"Hardware: {sentence}." for sentence in device_sentences(run)),
             replication_sentence(run),
             level_sentence(run),
             f"The margin of equivalence is ±{100 * run.settings.margin:g} %.",
@@ -266,10 +266,17 @@ def charts_of(run: RunComparison) -> tuple[Chart, ...]:
         forest_chart(run),
         *ladder_charts(run),
         *sweep_charts(run),
-        *(roofline_chart(one, where=labels.get(one.cell, one.cell)) for one in run.profiles),
+        *(
+            roofline_chart(profile, where=labels.get(profile.cell, profile.cell))
+            for profile in run.profiles
+        ),
         *startup_charts(run),
         *(step_chart(run, cell, arms_in(run, cell)) for cell in run.cells),
-        *(time_chart(run, one, ledger) for one in run.profiles for ledger in one.ledgers),
+        *(
+            time_chart(run, profile, ledger)
+            for profile in run.profiles
+            for ledger in profile.ledgers
+        ),
     ]
     return tuple(chart for chart in charts if chart is not None)
 

@@ -18,15 +18,15 @@ _ENCODED: Final = str.maketrans({"%": "%25", ":": "%3A", ",": "%2C"})
 
 def answer(results: Sequence[GateResult], exit_code: int) -> Line:
     """Return PASS, FAIL or NOT JUDGED, with the number of gates."""
-    hit = [one for one in results if one.is_hit]
+    hit = [result for result in results if result.is_hit]
     if hit:
-        names = ", ".join(one.gate for one in hit)
+        names = ", ".join(result.gate for result in hit)
         return Line(strong="FAIL", text=f"{counted(len(hit), 'gate')} hit: {names}", style="failed")
     if exit_code:
         return Line(strong="NOT JUDGED", text=_INCOMPLETE, style="failed")
-    judged = max((one.comparisons for one in results), default=0)
+    judged = max((result.comparisons for result in results), default=0)
     text = f"{counted(judged, 'comparison')} judged by {counted(len(results), 'gate')}"
-    doubtful = sum(one.finding == "open" for result in results for one in result.findings)
+    doubtful = sum(finding.finding == "open" for result in results for finding in result.findings)
     doubt = f"; {doubtful} may still exceed the bound" if doubtful else ""
     return Line(strong="PASS", text=f"{text}{doubt}", style="equivalent")
 
@@ -76,5 +76,5 @@ def github_lines(results: Sequence[GateResult], exit_code: int) -> str:
 
 def _is_only_incomplete(results: Iterable[GateResult], exit_code: int) -> bool:
     """Return whether no finding says why the gates do not pass."""
-    findings = {one.finding for result in results for one in result.findings}
+    findings = {finding.finding for result in results for finding in result.findings}
     return bool(exit_code) and findings.isdisjoint({"hit", "unjudged"})

@@ -131,11 +131,11 @@ def _default_title(run: RunComparison) -> str:
 
 def _meta(run: RunComparison) -> tuple[str, ...]:
     if not is_timed(run):
-        profiles = sum(len(arm.passes) for one in run.profiles for arm in one.arms)
+        profiles = sum(len(arm.passes) for profile in run.profiles for arm in profile.arms)
         imported = f"{counted(profiles, 'profile')} imported"
         return _moment(run.created), imported, f"envcompare {run.tool_version}"
-    hosts = list(dict.fromkeys(one.host for one in run.cells))
-    workloads = {one.workload for one in run.cells}
+    hosts = list(dict.fromkeys(cell.host for cell in run.cells))
+    workloads = {cell.workload for cell in run.cells}
     environments = counted(len((*run.all_references, *compared_arms(run))), "environment")
     named = f" ({listed(hosts)})" * (len(hosts) <= _MOST_HOSTS)
     where = f"{counted(len(hosts), 'host')}{named}"
@@ -150,8 +150,8 @@ def _meta(run: RunComparison) -> tuple[str, ...]:
 
 
 def _pieces(run: RunComparison) -> str:
-    steps = sum(one.steps for one in run.cells)
-    processes = sum(one.processes for one in run.cells)
+    steps = sum(cell.steps for cell in run.cells)
+    processes = sum(cell.processes for cell in run.cells)
     parts = [counted(steps, "step")] * bool(steps or not processes)
     parts += [counted(processes, "process", "processes")] * bool(processes)
     return " and ".join(parts)

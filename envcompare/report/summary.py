@@ -56,7 +56,7 @@ def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
         *(Line(text=text, style="warning") for text in warnings(run)),
         *groups_blocks(run),
         *map(_headline, leading),
-        *_verdict_tables(run, [verdict for one in leading for verdict in one.verdicts]),
+        *_verdict_tables(run, [verdict for headline in leading for verdict in headline.verdicts]),
         *([proof] if proof else []),
         *gpu_tables(run),
         *([] if is_timed(run) else _quantity_tables(run)),
@@ -84,10 +84,10 @@ def _verdict_tables(run: RunComparison, verdicts: list[Verdict]) -> Iterator[Tab
         label="Verdicts",
         columns=tuple(Column(head=head) for head in heads),
         rows=tuple(
-            Row(cells=(one.arm, one.cell, _verdict_text(one),
-                       f"{step_times(run, one)} {TYPICAL * one.is_typical}".rstrip()),
-                style=one.outcome)
-            for one in verdicts
+            Row(cells=(verdict.arm, verdict.cell, _verdict_text(verdict),
+                       f"{step_times(run, verdict)} {TYPICAL * verdict.is_typical}".rstrip()),
+                style=verdict.outcome)
+            for verdict in verdicts
         ),
     )  # fmt: skip
 
@@ -117,8 +117,10 @@ def _quantity_tables(run: RunComparison) -> Iterator[Table]:
 
 def _quantity_row(line: QuantityLine) -> Row:
     cells = (
-        " ".join(part for part in (one.text, one.ratio, f"({one.note})" * bool(one.note)) if part)
-        for one in line.cells
+        " ".join(
+            part for part in (cell.text, cell.ratio, f"({cell.note})" * bool(cell.note)) if part
+        )
+        for cell in line.cells
     )
     return Row(cells=(f"{line.name}, {line.per}" if line.per else line.name, *cells))
 
@@ -148,7 +150,7 @@ def _notes(run: RunComparison) -> tuple[str, ...]:
         texts += [*thread_lines(run)[:_MOST_CAUTIONS], *filter(None, (as_run_sentence(run),))]
         texts += guard_cautions(run)[:_MOST_CAUTIONS]
     else:
-        gaps = dict.fromkeys(gap for one in run.profiles for gap in partly_measured(one))
+        gaps = dict.fromkeys(gap for profile in run.profiles for gap in partly_measured(profile))
         texts = [f"{NOT_MEASURED}, {names}: {reason}" for names, reason in gaps][:_MOST_CAUTIONS]
     return (*texts, *_notes_of_profiles(run), *_notes_of_failures(run))
 
@@ -183,6 +185,6 @@ def _notes_of_profiles(run: RunComparison) -> list[str]:
         return []
     cautions = (*build_sentences(run), *profile_cautions(run))
     texts = [*why_sentences(run)[:_MOST_CAUTIONS]]
-    if not texts and not any(one.ledgers for one in run.profiles):
+    if not texts and not any(profile.ledgers for profile in run.profiles):
         texts = [missing_sentence(run)]
     return texts + [f"⚠ {text}" for text in cautions[:_MOST_CAUTIONS]]

@@ -59,13 +59,13 @@ def capture_of(folder: RunFolder) -> Capture:
     series = {
         arm: tuple(
             CapturedProcess(
-                wall_ns=one.wall_ns,
-                user_ns=one.user_ns,
-                sys_ns=one.sys_ns,
-                max_rss_bytes=one.max_rss_bytes,
+                wall_ns=sample.wall_ns,
+                user_ns=sample.user_ns,
+                sys_ns=sample.sys_ns,
+                max_rss_bytes=sample.max_rss_bytes,
             )
-            for one in samples
-            if isinstance(one, ProcessRun) and one.arm == arm and one.status == "ok"
+            for sample in samples
+            if isinstance(sample, ProcessRun) and sample.arm == arm and sample.status == "ok"
         )
         for arm in (first, second)
     }

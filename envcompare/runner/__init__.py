@@ -286,7 +286,9 @@ class CellRecorder:
     def progress(self, intervals: dict[str, Interval | None], context: CellContext) -> None:
         """Show the progress of the cell: the current intervals and the time left."""
         left_s = max(0.0, context.remaining_s)
-        restarts = max((one.restarts for one in intervals.values() if one), default=0)
+        restarts = max(
+            (interval.restarts for interval in intervals.values() if interval), default=0
+        )
         is_program = self.cell.workload.whole is not None
         words = ("process", "processes") if is_program else ("restart",)
         known = ", ".join(filter(None, (counted(restarts, *words), live_text(intervals))))
@@ -425,7 +427,7 @@ class SizeCheck:
 
 def _work(cell: Cell) -> tuple[object, ...]:
     """Return the common key of the cells of a search."""
-    others = tuple(one for one in cell.parameters if one[0] != BATCH)
+    others = tuple(parameter for parameter in cell.parameters if parameter[0] != BATCH)
     return cell.host, cell.workload.name, cell.within, others
 
 

@@ -508,7 +508,7 @@ class CellRun:
 
     def _ranks_of(self, arm: str) -> int:
         """Return the ranks of a bundled workload in an arm: its default unless set."""
-        own = next(one.parameters for one in self.plan.arms if one.id == arm)
+        own = next(record.parameters for record in self.plan.arms if record.id == arm)
         values = {**dict(self.cell.parameters), **own}
         if "ranks" not in values:
             values = catalogue()[self.cell.workload.name].parameters

@@ -284,14 +284,14 @@ def _led_by_first(job: Job, hosts: list[_HostRun]) -> list[_HostRun]:
     measured = {cell.host for cell in job.plan.cells}
     if job.experiment.rendezvous is None:
         return hosts
-    first = next((one for one in hosts if one.label in measured), None)
+    first = next((host for host in hosts if host.label in measured), None)
     named = [spec.label for spec in job.hosts]
     others = sorted(
-        (one for one in hosts if one is not first), key=lambda one: named.index(one.label)
+        (host for host in hosts if host is not first), key=lambda one: named.index(one.label)
     )
     if first is not None and len(hosts) == len(job.hosts):
         return [first] if first.survives_or_leaves(lambda: first.lead(tuple(others))) else []
-    missing = set(named) - {one.label for one in hosts}
+    missing = set(named) - {host.label for host in hosts}
     error = UnusableError(
         f"ranks cannot lie on {', '.join(sorted(missing))}",
         hint="fix it, or leave it out of --hosts",
@@ -560,8 +560,9 @@ class _HostRun:
             if (first := self.session.identities.get(arm)) is not None
             for change in changes(first, now, host=self.label, arm=arm)
         ]
-        if refused(changed) and not self.job.experiment.allow_mismatch:
-            keys = ", ".join(f"{one.arm or 'the host'}: {one.key}" for one in refused(changed))
+        facts = refused(changed)
+        if facts and not self.job.experiment.allow_mismatch:
+            keys = ", ".join(f"{fact.arm or 'the host'}: {fact.key}" for fact in facts)
             raise ConfigError(
                 f"{self.label} is not what it was before its connection was lost",
                 details=f"changed: {keys}",
@@ -678,7 +679,7 @@ def _prepare_host(
     values: dict[str, Scalar] = {}
     unused = session.unused_gpus
     if unused is not None and unused.is_expected:
-        names = ", ".join(one.name for one in unused.gpus)
+        names = ", ".join(gpu.name for gpu in unused.gpus)
         values = {"gpu.unused": names or "its name is not known", "gpu.driver": unused.driver}
     job.note("host-ready", host=session.host.label, values=values)
 

@@ -370,7 +370,7 @@ class Readings:
 
     def _complete(self, *values: Mapping[Round, float] | None) -> list[Round]:
         """Return the rounds that all of these have, in order."""
-        known = [one for one in values if one]
+        known = [value for value in values if value]
         if len(known) < len(values):
             return []
         return sorted(set.intersection(*(set(one) for one in known)))
@@ -435,7 +435,9 @@ class Readings:
         complete = self._complete(*values)
         if not complete:
             return None
-        return [np.asarray([one[key] for key in complete]) for one in values if one is not None]
+        return [
+            np.asarray([value[key] for key in complete]) for value in values if value is not None
+        ]
 
     def own_waiting(self, arm: str, reference: str) -> OwnWaiting | None:
         """Return an arm's wait for a CPU beyond the reference's; None if unknown.

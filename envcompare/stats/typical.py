@@ -148,7 +148,7 @@ def own_spread(groups: Groups, pooled: Spread, prior: Spread | None = None) -> S
     spread from those errors and the cell's spread: two restarts are often far apart.
     """
     prior = prior or Spread()
-    centres = [centre(one) for one in groups if len(one) >= _ROUNDS_FOR_QUARTILES]
+    centres = [centre(group) for group in groups if len(group) >= _ROUNDS_FOR_QUARTILES]
     if len(centres) < MIN_RESTARTS or pooled.is_wide:
         return pooled
     scatter = statistics.variance(median for median, _ in centres)
@@ -197,7 +197,7 @@ def _is_enough(groups: Groups) -> bool:
 
 def _excess(groups: Groups) -> float:
     """Return e, the variance of a restart beyond that of its rounds; it may be below 0."""
-    values = np.concatenate([np.asarray(one) for one in groups])
+    values = np.concatenate([np.asarray(group) for group in groups])
     restarts, clipped = len(groups), math.floor(_CLIPPED * values.size)
     ordered = np.sort(values)
     scores = _scores(values)
@@ -226,7 +226,7 @@ def correlation_factor(groups: Groups) -> float:
     2004, Computer Physics Communications 156:143), with n the rounds of a restart. It is 1 if the
     lag-1 correlation of the log ratios is at most 0.1.
     """
-    series = [np.asarray(one) for one in groups if len(one) >= _ROUNDS_FOR_QUARTILES]
+    series = [np.asarray(group) for group in groups if len(group) >= _ROUNDS_FOR_QUARTILES]
     if not series:
         return 1.0
     rounds = statistics.fmean(map(len, series))
@@ -323,7 +323,7 @@ class RoundEvidence:
     @property
     def mean(self) -> float:
         """Return the median log ratio over all rounds."""
-        return float(np.median([value for one in self.groups for value in one]))
+        return float(np.median([value for group in self.groups for value in group]))
 
     @property
     def is_by_restart(self) -> bool:
@@ -335,7 +335,7 @@ class RoundEvidence:
         """Return the restarts that count; as units, only those with enough rounds."""
         if not self.is_by_restart:
             return self.groups
-        return tuple(one for one in self.groups if len(one) >= ROUNDS_FOR_MEDIAN)
+        return tuple(group for group in self.groups if len(group) >= ROUNDS_FOR_MEDIAN)
 
     @property
     def _expected_spread(self) -> tuple[float, float]:
@@ -388,7 +388,7 @@ class RoundEvidence:
         if not _is_enough(self.groups):
             return self.mean, math.inf
         alpha = 1 - level
-        ordered = np.sort([value for one in self.groups for value in one])
+        ordered = np.sort([value for group in self.groups for value in group])
         variance = correlation_factor(self.groups) * _median_variance(ordered, alpha=alpha)
         rounds = special.ndtri(1 - alpha / 2) ** 2 * variance
         student = student_factor(self.spread.df, level)
@@ -419,7 +419,7 @@ def expected_half_width(  # noqa: PLR0913 — the plan's restarts and rounds
 
 def _concentration(groups: Groups) -> float:
     """Return Σ (n ÷ N)² over restarts with n rounds: a shortened one averages out less."""
-    counts = np.asarray([len(one) for one in groups], dtype=float)
+    counts = np.asarray([len(group) for group in groups], dtype=float)
     return float(np.sum((counts / counts.sum()) ** 2))
 
 
@@ -432,11 +432,13 @@ def _by_restart(
     Biology 3, article 3) by the scatter of their rounds plus `expected`: the variance of restarts
     and its degrees of freedom.
     """
-    medians = np.asarray([np.median(one) for one in groups])
+    medians = np.asarray([np.median(group) for group in groups])
     if medians.size < MIN_RESTARTS:
         return default, math.inf
     (among, weight), own_df = expected, medians.size - 1
-    errors = correlation_factor(groups) * statistics.fmean(centre(one)[1] ** 2 for one in groups)
+    errors = correlation_factor(groups) * statistics.fmean(
+        centre(group)[1] ** 2 for group in groups
+    )
     prior = errors + among
     df = weight + own_df
     variance = (weight * prior + own_df * float(medians.var(ddof=1))) / df
@@ -448,7 +450,7 @@ def spread_of_rounds(groups: Groups) -> float | None:
 
     Correlated rounds have a larger one, so plans get enough of them.
     """
-    values = np.sort([value for one in groups for value in one])
+    values = np.sort([value for group in groups for value in group])
     if values.size < MIN_ROUNDS:
         return None
     variance = correlation_factor(groups) * _median_variance(values, alpha=0.05)
@@ -536,4 +538,6 @@ def stretched(data: Floats, estimate: Callable[[Floats], float]) -> Contrast:
         return jackknife((), estimate(data))
     # Rounds may resemble their neighbours, so whole stretches of them are left out.
     stretches = np.array_split(np.arange(count), STRETCHES)
-    return jackknife([estimate(np.delete(data, one, axis=1)) for one in stretches], estimate(data))
+    return jackknife(
+        [estimate(np.delete(data, stretch, axis=1)) for stretch in stretches], estimate(data)
+    )

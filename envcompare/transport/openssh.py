@@ -276,8 +276,8 @@ class _KnownHost:
     def covers(self, name: str) -> bool:
         """Tell whether the line applies to `name`, ignoring case; a negated pattern excludes it."""
         folded = name.lower()
-        negated = [one[1:] for one in self.patterns if one.startswith("!")]
-        others = [one for one in self.patterns if not one.startswith("!")]
+        negated = [pattern[1:] for pattern in self.patterns if pattern.startswith("!")]
+        others = [pattern for pattern in self.patterns if not pattern.startswith("!")]
         if any(_matches(one, folded) for one in negated):
             return False
         return any(_matches(one, folded) for one in others)

@@ -622,7 +622,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     def reference_of(self, arm: str) -> str:
         """Return the reference arm of an arm, in any cell."""
-        cells = (one.cell for one in self.comparisons if one.arm == arm)
+        cells = (comparison.cell for comparison in self.comparisons if comparison.arm == arm)
         return self.reference_in(next(cells, ""))
 
     @property
@@ -634,5 +634,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     def compared(self) -> tuple[Comparison, ...]:
         """The comparisons that need a verdict: no reference and no control."""
         return tuple(
-            one for one in self.comparisons if not one.is_control and one.outcome != "reference"
+            comparison
+            for comparison in self.comparisons
+            if not comparison.is_control and comparison.outcome != "reference"
         )

@@ -64,8 +64,8 @@ def explain(
     """Return the profiles of each cell that has any."""
     strays = tuple(dict.fromkeys(_stray(read)))
     cells = (
-        _ProfiledCell(read=read, data=one, differences=differences.get(one.cell.id, ()))
-        for one in data
+        _ProfiledCell(read=read, data=cell, differences=differences.get(cell.cell.id, ()))
+        for cell in data
     )
     explained = (profiles for cell in cells if (profiles := _cell_profiles(cell)) is not None)
     return tuple(replace(one, cautions=(*one.cautions, *strays)) for one in explained)
@@ -124,7 +124,7 @@ class _ProfiledCell:
 
     def of(self, arm: str) -> Records:
         """Return the profiles of an arm."""
-        return tuple(one for one in self.records if one.arm == arm)
+        return tuple(record for record in self.records if record.arm == arm)
 
     def facts(self, arm: str) -> Mapping[str, FingerprintValue]:
         """Return the fingerprint facts of an arm."""
@@ -132,7 +132,7 @@ class _ProfiledCell:
 
     def blocks(self, arm: str) -> list[Block]:
         """Return the measured blocks of an arm; a plain command has none."""
-        return [one for one in self.data.arm_blocks(arm) if isinstance(one, Block)]
+        return [block for block in self.data.arm_blocks(arm) if isinstance(block, Block)]
 
 
 def _energy(cell: _ProfiledCell) -> dict[str, tuple[Quantity, ...]]:
@@ -164,7 +164,7 @@ def _cell_profiles(cell: _ProfiledCell) -> CellProfiles | None:
         return None
     diffs = tuple(_kernel_diffs(cell))
     host = cell.data.cell.host
-    roofs = [one for one in cell.read.roofs if one.host == host]
+    roofs = [roof for roof in cell.read.roofs if roof.host == host]
     drawn = roofline(profiled, roofs, host=host, steps_ns=_steps_ns(cell))
     codes = cell.read.codes.get(cell.id, {})
     identified = [arm for arm in profiled if _fingerprint_gpu(cell, arm)]
@@ -181,10 +181,10 @@ def _cell_profiles(cell: _ProfiledCell) -> CellProfiles | None:
         reference=cell.reference,
         devices=tuple(
             dict.fromkeys(
-                one.name
+                device.name
                 for record in usable(cell.records)
-                for one in profile_of(record).devices
-                if one.name
+                for device in profile_of(record).devices
+                if device.name
             )
         ),
         arms=tuple(arm_profiles(arm, profiled.get(arm, ()), found) for arm, found in rows.items()),
@@ -232,7 +232,7 @@ def _ledger(cell: _ProfiledCell, arm: str) -> Ledger | str | None:
             return None
         timed = replace(timed, helpers=_helpers(cell, arm))
         is_net = cell.data.metric[0] == "net"
-        is_left_out = is_net and any(one.part == "wait" for one in timed.parts)
+        is_left_out = is_net and any(part.part == "wait" for part in timed.parts)
         return replace(timed, notes=(*timed.notes, _NET)) if is_left_out else timed
     made = trace_ledger(profile_of(pair[0]), profile_of(pair[1]), arm=arm, source=_sources(*pair))
     if isinstance(made, str):
@@ -302,7 +302,9 @@ def _busy_half_width(before: Sequence[float], after: Sequence[float]) -> float |
         stretched(np.asarray([one]), lambda steps: float(np.log(steps.mean())))
         for one in (before, after)
     ]
-    return student_factor(means[0].df, PLAIN_LEVEL) * math.hypot(*(one.error for one in means))
+    return student_factor(means[0].df, PLAIN_LEVEL) * math.hypot(
+        *(contrast.error for contrast in means)
+    )
 
 
 def _host_part(
@@ -324,7 +326,7 @@ def _steps_ns(cell: _ProfiledCell) -> dict[str, float]:
     """Return the mean wall time of a step of each arm, in ns."""
     blocks = {arm.id: cell.blocks(arm.id) for arm in cell.read.run.arms}
     return {
-        arm: sum(map(wall_ns, found)) / sum(one.k for one in found)
+        arm: sum(map(wall_ns, found)) / sum(block.k for block in found)
         for arm, found in blocks.items()
         if found
     }
@@ -341,7 +343,7 @@ def _counted(records: Records) -> dict[str, float | None]:
     """Return the values of the host pass of an arm, by quantity name."""
     host = choose(records, lambda record: record.kind == "host")
     quantities = profile_of(host).quantities if host else ()
-    return {one.name: one.value for one in quantities if one.status == "ok"}
+    return {quantity.name: quantity.value for quantity in quantities if quantity.status == "ok"}
 
 
 def _helpers(cell: _ProfiledCell, arm: str) -> dict[str, int]:
@@ -351,7 +353,7 @@ def _helpers(cell: _ProfiledCell, arm: str) -> dict[str, int]:
     control arm, or below a thousandth of a CPU, are ignored.
     """
     ours, theirs = _helper_rates(cell, arm), _helper_rates(cell, cell.reference)
-    again = [_helper_rates(cell, one.id) for one in cell.read.run.arms if one.is_control]
+    again = [_helper_rates(cell, record.id) for record in cell.read.run.arms if record.is_control]
     step_ns = _steps_ns(cell).get(arm, 0.0)
     more = {}
     for name in ours.keys() & theirs.keys():
@@ -375,7 +377,7 @@ def _helper_rates(cell: _ProfiledCell, arm: str) -> dict[str, float]:
 
 def _build_differences(cell: _ProfiledCell) -> Iterable[FactDifference]:
     """Yield the differences in names; imported names give only hints for a timed arm."""
-    recorded = tuple(one for one in cell.records if not _is_imported(one))
+    recorded = tuple(record for record in cell.records if not _is_imported(record))
     for arm in cell.arms:
         differences = _differences_of(cell, arm, cell.records)
         if arm not in cell.timed:
@@ -383,7 +385,7 @@ def _build_differences(cell: _ProfiledCell) -> Iterable[FactDifference]:
             continue
         sure = _differences_of(cell, arm, recorded)
         yield from sure
-        known = {one.key for one in sure}
+        known = {difference.key for difference in sure}
         for one in differences:
             if one.key not in known:
                 yield replace(
@@ -396,7 +398,9 @@ def _build_differences(cell: _ProfiledCell) -> Iterable[FactDifference]:
 
 def _differences_of(cell: _ProfiledCell, arm: str, records: Records) -> tuple[FactDifference, ...]:
     known = {
-        one.key for one in cell.differences if one.arm == arm and one.fact_class == "confounder"
+        difference.key
+        for difference in cell.differences
+        if difference.arm == arm and difference.fact_class == "confounder"
     }
     sides = [_side(cell, name, records) for name in (cell.reference, arm)]
     return build_differences(*sides, host=cell.data.cell.host, arm_id=arm, known_differences=known)
@@ -407,13 +411,17 @@ def _is_imported(record: ProfileRecord) -> bool:
 
 
 def _side(cell: _ProfiledCell, arm: str, records: Records) -> Side:
-    profiles = [profile_of(one) for one in usable(one for one in records if one.arm == arm)]
+    profiles = [
+        profile_of(one) for one in usable(record for record in records if record.arm == arm)
+    ]
     return Side(
         names=kernel_names(profiles),
         facts=cell.facts(arm),
         gpus=gpu_models(profiles) or _fingerprint_gpu(cell, arm),
         capabilities=gpu_capabilities(profiles),
-        operators=frozenset(operator.name for one in profiles for operator in one.operators),
+        operators=frozenset(
+            operator.name for profile in profiles for operator in profile.operators
+        ),
     )
 
 

@@ -67,7 +67,7 @@ def source_of(record: ProfileRecord) -> str:
 
 def usable(records: Iterable[ProfileRecord]) -> tuple[ProfileRecord, ...]:
     """Return the records with a profile, least disturbed times first."""
-    kept = [one for one in records if one.state == "ok" and one.profile is not None]
+    kept = [record for record in records if record.state == "ok" and record.profile is not None]
     return tuple(sorted(kept, key=_rank))
 
 
@@ -76,7 +76,7 @@ def is_trace(record: ProfileRecord) -> bool:
     profile = record.profile
     if profile is None or not profile.has_time or hidden_graphs(profile):
         return False
-    timed = bool(profile.kernels) and all(one.total_ns is not None for one in profile.kernels)
+    timed = bool(profile.kernels) and all(kernel.total_ns is not None for kernel in profile.kernels)
     return timed or (not profile.kernels and bool(profile.copies))
 
 
@@ -98,15 +98,15 @@ def is_kernel_trace(record: ProfileRecord) -> bool:
 
 def choose(records: Records, fits: Callable[[ProfileRecord], bool]) -> ProfileRecord | None:
     """Return the best profile of an arm that fits; None if there is none."""
-    return next((one for one in usable(records) if fits(one)), None)
+    return next((profile for profile in usable(records) if fits(profile)), None)
 
 
 def choose_pair(
     before: Records, after: Records, fits: Callable[[ProfileRecord], bool]
 ) -> tuple[ProfileRecord, ProfileRecord] | None:
     """Return a profile of each arm, of the same pass and tool if possible, else the best."""
-    firsts = [one for one in usable(before) if fits(one)]
-    seconds = [one for one in usable(after) if fits(one)]
+    firsts = [profile for profile in usable(before) if fits(profile)]
+    seconds = [profile for profile in usable(after) if fits(profile)]
     for first in firsts:
         for match in seconds:
             if _rank(first) == _rank(match):
@@ -125,10 +125,10 @@ def arm_profiles(arm: str, records: Records, rows: tuple[QuantityRow, ...]) -> A
         records, lambda record: bool(profile_of(record).api_calls)
     )
     operators = choose(records, lambda record: bool(profile_of(record).operators))
-    profiles = [profile_of(one) for one in usable(records)]
+    profiles = [profile_of(profile) for profile in usable(records)]
     return ArmProfiles(
         arm=arm,
-        passes=tuple(_pass_state(one) for one in records),
+        passes=tuple(_pass_state(profile) for profile in records),
         gpus=tuple(sorted(gpu_models(profiles))),
         builds=builds(kernel_names(profiles)),
         quantities=rows,
@@ -139,8 +139,8 @@ def arm_profiles(arm: str, records: Records, rows: tuple[QuantityRow, ...]) -> A
 
 def kernel_names(profiles: Iterable[Profile]) -> frozenset[str]:
     """Return the names of the kernels in profiles that hide none of them."""
-    visible = (one for one in profiles if not hidden_graphs(one))
-    return frozenset(kernel.name for one in visible for kernel in one.kernels)
+    visible = (profile for profile in profiles if not hidden_graphs(profile))
+    return frozenset(kernel.name for profile in visible for kernel in profile.kernels)
 
 
 def _pass_state(record: ProfileRecord) -> PassState:
@@ -166,8 +166,8 @@ def _activity_table(record: ProfileRecord) -> ActivityTable:
     is_whole = not hidden_graphs(profile)
     activities = [*_kernel_rows(profile.kernels), *_copy_rows(profile)] if is_whole else []
     calls = [
-        _row("API calls", one.name, one.calls, one.total_ns, (one.min_ns, one.max_ns))
-        for one in profile.api_calls
+        _row("API calls", call.name, call.calls, call.total_ns, (call.min_ns, call.max_ns))
+        for call in profile.api_calls
     ]
     return ActivityTable(
         source=source_of(record),
@@ -186,9 +186,12 @@ def _kernel_rows(kernels: Iterable[Kernel]) -> Iterable[ActivityRow]:
         if kernel.total_ns is not None:
             names.setdefault(kernel.name, []).append(kernel)
     for name, same in names.items():
-        ends = _least(one.min_ns for one in same), _most(one.max_ns for one in same)
-        time_ns = sum(one.total_ns or 0.0 for one in same)
-        row = _row("GPU activities", name, sum(one.calls for one in same), time_ns, ends)
+        ends = (
+            _least(quantity.min_ns for quantity in same),
+            _most(quantity.max_ns for quantity in same),
+        )
+        time_ns = sum(quantity.total_ns or 0.0 for quantity in same)
+        row = _row("GPU activities", name, sum(quantity.calls for quantity in same), time_ns, ends)
         yield replace(row, kernel_class=classify(name), is_tensor_core=is_tensor_core(name))
 
 
@@ -263,11 +266,11 @@ def _operator_row(group: Sequence[Operator], cpu: float, device: float | None) -
     Total times include other operators, so they cannot be summed.
     """
     single = group[0] if len(group) == 1 else None
-    self_cpu = sum(one.self_cpu_ns for one in group)
-    self_device = _sum(one.self_device_ns for one in group)
+    self_cpu = sum(operator.self_cpu_ns for operator in group)
+    self_device = _sum(operator.self_device_ns for operator in group)
     return OperatorRow(
         name=single.name if single else f"{len(group)} more",
-        calls=sum(one.calls for one in group),
+        calls=sum(operator.calls for operator in group),
         self_cpu_ns=self_cpu,
         self_cpu_percent=100 * self_cpu / cpu if cpu else 0.0,
         cpu_ns=single.cpu_ns if single else None,
@@ -307,7 +310,9 @@ def over_ranks(records: Records) -> Records:
             if len(ranks) > 1:
                 kept = {rank: ranks[rank] for rank in sorted(shared or ranks)}
                 merged.append(_merge_ranks(kept, lacking=sorted(ranks.keys() - kept.keys())))
-                single = [one for one in single if all(one is not of for of in ranks.values())]
+                single = [
+                    profile for profile in single if all(profile is not of for of in ranks.values())
+                ]
     return (*merged, *single)
 
 
@@ -378,7 +383,7 @@ def _summed_by(
     groups: Iterable[tuple[_Called, ...]], key: Callable[[_Called], Hashable]
 ) -> tuple[_Called, ...]:
     sums: dict[Hashable, _Called] = {}
-    for called in (one for group in groups for one in group):
+    for called in (operator for group in groups for operator in group):
         name = key(called)
         sums[name] = _sum_over_ranks(sums[name], called) if name in sums else called
     return tuple(sums.values())

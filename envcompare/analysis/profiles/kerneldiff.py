@@ -154,7 +154,9 @@ class _Side:
     @cached_property
     def keys(self) -> tuple[_Key, ...]:
         """Return identity and shape of each kernel."""
-        return tuple((identity(one.name), (one.grid, one.block)) for one in self.kernels)
+        return tuple(
+            (identity(kernel.name), (kernel.grid, kernel.block)) for kernel in self.kernels
+        )
 
     @cached_property
     def place_of(self) -> dict[_Key, int]:
@@ -209,7 +211,7 @@ def kernel_diff(
     counts = Counter(one.kind for one in sums)
     whole = _total_row(sums)
     every = (*before.kernels, *after.kernels)
-    nameless = sum(one.calls for one in every if is_nameless(one.name))
+    nameless = sum(kernel.calls for kernel in every if is_nameless(kernel.name))
     factor = None if nameless else _launch_factor(before, after)
     is_of_program = not RUN_KERNELS_ALONE & {before.tool, after.tool}
     return KernelDiff(
@@ -434,7 +436,7 @@ def _step_of(profile: Profile) -> tuple[int, ...]:
 
 
 def _ordered(before: _Side, after: _Side) -> Counter[tuple[int, int, MatchRule]]:
-    has_operators = all(any(one.op for one in side.kernels) for side in (before, after))
+    has_operators = all(any(kernel.op for kernel in side.kernels) for side in (before, after))
     rules = _RULES_WITH_OPERATORS if has_operators else _RULES
     tokens = [_tokens(side, has_operators=has_operators) for side in (before, after)]
     levels = [

@@ -235,9 +235,9 @@ def timing_ledger(
     """
     if not before or not after:
         return "no block was measured in one of the arms"
-    if any(isinstance(one, Block) and one.gpu_ns for one in (*before, *after)):
+    if any(isinstance(block, Block) and block.gpu_ns for block in (*before, *after)):
         return "the work runs on a GPU, so its parts need a trace"
-    if any(isinstance(one, ProcessRun) and one.user_ns is None for one in (*before, *after)):
+    if any(isinstance(block, ProcessRun) and block.user_ns is None for block in (*before, *after)):
         return "the CPU time of a container is not measured: its client is another process"
     counted = _counted(before), _counted(after)
     if counted[0] and counted[1] and _can_tell((counted[0], counted[1])):
@@ -269,8 +269,8 @@ def _can_tell(modes: tuple[Modes, Modes]) -> bool:
 
 def _counted(measured: Sequence[Measured]) -> Modes | None:
     """Return the modes counted in the blocks or processes; None if one lacks them."""
-    user = [one.user_ns for one in measured if one.user_ns is not None]
-    system = [one.sys_ns for one in measured if one.sys_ns is not None]
+    user = [block.user_ns for block in measured if block.user_ns is not None]
+    system = [block.sys_ns for block in measured if block.sys_ns is not None]
     if not len(user) == len(system) == len(measured):
         return None
     return Modes(sum(user), sum(system), "in the same blocks")
@@ -283,8 +283,8 @@ def _kernel_error_ns(divisions: Sequence[_Division], modes: tuple[Modes, Modes])
 
 
 def _on_clock(measured: Sequence[Measured], modes: Modes | None) -> _Division:
-    runs = [one for one in measured if isinstance(one, ProcessRun)]
-    blocks = [one for one in measured if isinstance(one, Block)]
+    runs = [block for block in measured if isinstance(block, ProcessRun)]
+    blocks = [block for block in measured if isinstance(block, Block)]
     return _of_programs(runs) if runs else _of_blocks(blocks, modes)
 
 
@@ -322,7 +322,7 @@ def _of_blocks(blocks: Sequence[Block], modes: Modes | None) -> _Division:
 
 def _notes(before: Sequence[Measured], after: Sequence[Measured]) -> Iterable[str]:
     """Yield the page faults of both arms, and what the kernel did not report."""
-    sides = [[one for one in each if isinstance(one, Block)] for each in (before, after)]
+    sides = [[block for block in each if isinstance(block, Block)] for each in (before, after)]
     if not all(sides):
         return
     for name, words in (("minor_faults", "Minor faults"), ("major_faults", "Major faults")):
@@ -386,9 +386,9 @@ def record_cautions(
     """
     yield from _of_gpus(by_arm, reference)
     yield from _of_unnamed_gpus(by_arm, identified_arms)
-    yield from chain.from_iterable(_of_ranks(*one) for one in by_arm.items())
-    yield from chain.from_iterable(_of_hidden(*one) for one in by_arm.items())
-    yield from chain.from_iterable(_of_several(one, partial) for one in by_arm.values())
+    yield from chain.from_iterable(_of_ranks(*profile) for profile in by_arm.items())
+    yield from chain.from_iterable(_of_hidden(*profile) for profile in by_arm.items())
+    yield from chain.from_iterable(_of_several(profile, partial) for profile in by_arm.values())
     yield from chain.from_iterable(map(_of_steps, by_arm.values()))
     for records in by_arm.values():
         trace = choose(records, is_kernel_trace)
@@ -403,13 +403,13 @@ def _cautions_of_programs(by_arm: _ByArm, codes: Mapping[str, str]) -> Iterable[
     Records without a code hash, such as imported files, are skipped.
     """
     for arm, records in by_arm.items():
-        hashes = {one.code_hash for one in usable(records) if one.code_hash}
+        hashes = {profile.code_hash for profile in usable(records) if profile.code_hash}
         if codes.get(arm) and hashes - {codes[arm]}:
             yield (
                 f"The code profiled in {arm} is not the timed code: the profile does not explain "
                 "the time."
             )
-    known = {one.code_hash for records in by_arm.values() for one in usable(records)} - {""}
+    known = {profile.code_hash for records in by_arm.values() for profile in usable(records)} - {""}
     if len(known) > 1:
         yield "The arms profiled different code."
 
@@ -443,8 +443,8 @@ def _of_unnamed_gpus(by_arm: _ByArm, identified_arms: Container[str]) -> Iterabl
         arm
         for arm, records in by_arm.items()
         if arm not in identified_arms
-        and any(has_gpu_work(profile_of(one)) for one in usable(records))
-        and all(map(lacks_model, gpu_models([profile_of(one) for one in usable(records)])))
+        and any(has_gpu_work(profile_of(profile)) for profile in usable(records))
+        and all(map(lacks_model, gpu_models([profile_of(profile) for profile in usable(records)])))
     ]
     if unnamed and len(by_arm) > 1:
         yield (
@@ -454,7 +454,7 @@ def _of_unnamed_gpus(by_arm: _ByArm, identified_arms: Container[str]) -> Iterabl
 
 def _of_ranks(arm: str, records: Records) -> Iterable[str]:
     """Report the ranks in the sums of an arm, and the omitted traces."""
-    for note in (note for one in usable(records) for note in profile_of(one).notes):
+    for note in (note for profile in usable(records) for note in profile_of(profile).notes):
         if note.kind == "distributed" and LEFT_OUT in note.values:
             ranks, size = (note.values.get(name, "?") for name in (RANK, "world_size"))
             if " " in str(ranks):
@@ -570,12 +570,12 @@ def _against(trace: ProfileRecord, other: ProfileRecord) -> Iterable[str]:
 
 
 def _families(profile: Profile) -> dict[str, str]:
-    named = (one.name for one in profile.kernels if not is_nameless(one.name))
+    named = (kernel.name for kernel in profile.kernels if not is_nameless(kernel.name))
     return {family_of_any_tool(name): name for name in named}
 
 
 def _launches(profile: Profile) -> int:
-    return sum(one.calls for one in profile.kernels)
+    return sum(kernel.calls for kernel in profile.kernels)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -115,7 +115,7 @@ def quantity_rows(
     }
     for arm, quantities in timed.items():
         rows.setdefault(arm, {}).update(
-            (_key(one, "timing", None), _row(one, "timing")) for one in quantities
+            (_key(quantity, "timing", None), _row(quantity, "timing")) for quantity in quantities
         )
     rows = {
         arm: found | _absent_copies(found, rows, covered=covers.get(arm, {}))
@@ -311,8 +311,10 @@ def _joined_intensity(profiles: Sequence[Profile]) -> Quantity | None:
     They match if one tool recorded the same launches of the same kernels and shapes. There is no
     value if tensor cores were used and not counted.
     """
-    moved = next((one for one in profiles if _values(one).get(_BYTES)), None)
-    computed = next((one for one in profiles if _values(one).keys() & set(_FLOPS)), None)
+    moved = next((profile for profile in profiles if _values(profile).get(_BYTES)), None)
+    computed = next(
+        (profile for profile in profiles if _values(profile).keys() & set(_FLOPS)), None
+    )
     if moved is None or computed is None or moved is computed or moved.tool != computed.tool:
         return None
     launches = _launches_by_shape(moved)
@@ -331,9 +333,9 @@ def _joined_intensity(profiles: Sequence[Profile]) -> Quantity | None:
         reason=f"without {', '.join(lacking)}, which are not counted" if lacking else "",
     )
     is_uncounted = any(
-        ran_uncounted(kernel, tensor_pipes(one.devices))
-        for one in (moved, computed)
-        for kernel in one.kernels
+        ran_uncounted(kernel, tensor_pipes(profile.devices))
+        for profile in (moved, computed)
+        for kernel in profile.kernels
     )
     if "flops_tensor" in flops or not is_uncounted:
         return intensity
@@ -341,11 +343,15 @@ def _joined_intensity(profiles: Sequence[Profile]) -> Quantity | None:
 
 
 def _values(profile: Profile) -> dict[str, float]:
-    return {one.name: one.value for one in profile.quantities if one.value is not None}
+    return {
+        quantity.name: quantity.value
+        for quantity in profile.quantities
+        if quantity.value is not None
+    }
 
 
 def _launches_by_shape(profile: Profile) -> dict[tuple[str, Dim | None, Dim | None], int]:
-    return {(one.name, one.grid, one.block): one.calls for one in profile.kernels}
+    return {(kernel.name, kernel.grid, kernel.block): kernel.calls for kernel in profile.kernels}
 
 
 _MOST_KERNELS: Final = 20  # per arm; the total includes all
@@ -407,8 +413,8 @@ def roofline(
 
     Without a GPU it uses model FLOPs and `steps_ns`, the mean wall time of a step in ns.
     """
-    records = [one for found in by_arm.values() for one in usable(found)]
-    if not any(has_kernels(one) for one in records):
+    records = [profile for found in by_arm.values() for profile in usable(found)]
+    if not any(has_kernels(record) for record in records):
         return _on_cpu(by_arm, measured, steps_ns)
     device = device_of([one for record in records for one in profile_of(record).devices])
     if isinstance(device, str):
@@ -473,7 +479,7 @@ def _points(arm: str, work: Sequence[_Work], roofs: Roofs) -> Iterable[RooflineP
         bytes=sum(moved) if len(moved) == len(work) else None,
     )
     floors = [_floors(one, roofs) for one in work]
-    known = [max(one) for one in floors if one is not None]
+    known = [max(floor) for floor in floors if floor is not None]
     yield replace(
         _point(arm, total, roofs, time_ns),
         is_total=True,
@@ -531,7 +537,7 @@ def _on_cpu(
 ) -> Roofline | str:
     """Compare model FLOPs with the roof of the CPU; memory traffic is unknown."""
     cpus = [one for one in measured if not one.uuid]
-    roofs = next((one for one in cpus if one.is_measured and "fp32" in one.flops_per_s), None)
+    roofs = next((cpu for cpu in cpus if cpu.is_measured and "fp32" in cpu.flops_per_s), None)
     if roofs is None:
         return _why_none(by_arm, cpus)
     points = [
@@ -553,7 +559,7 @@ def _on_cpu(
 
 def _why_none(by_arm: Mapping[str, Records], cpus: Iterable[Roofs]) -> str:
     """Return why there is neither a GPU trace nor a CPU roof."""
-    reasons = [one.reason for one in cpus if one.reason]
+    reasons = [cpu.reason for cpu in cpus if cpu.reason]
     traces = [
         record.lacks.problem.reason
         for records in by_arm.values()
@@ -584,7 +590,9 @@ def _kernel_work(records: Records) -> tuple[tuple[_Work, ...], str]:
     trace = choose(records, is_kernel_trace)
     if trace is None:
         return (), _why(records, (TRACE,), "no profile has kernel times")
-    counters = [one for one in usable(records) if any(map(_flops, profile_of(one).kernels))]
+    counters = [
+        profile for profile in usable(records) if any(map(_flops, profile_of(profile).kernels))
+    ]
     if not counters:
         return (), _why(records, ("ncu-flops",), "no profile has kernel FLOPs")
     traffic = [
@@ -595,7 +603,7 @@ def _kernel_work(records: Records) -> tuple[tuple[_Work, ...], str]:
     flops, moved = _tables(counters), _tables(traffic)
     kernels = profile_of(trace).kernels
     made = [_work(kernel, _find(flops, kernel), _find(moved, kernel)) for kernel in kernels]
-    counted = sorted((one for one in made if one), key=lambda kernel: -kernel.time_ns)
+    counted = sorted((work for work in made if work), key=lambda kernel: -kernel.time_ns)
     return tuple(counted), _missing_counters(
         counted, kernels, has_bytes=bool(traffic), records=records
     )
@@ -667,7 +675,7 @@ def _missing_counters(
 ) -> str:
     """Return which share of kernel time has no point, and whether bytes are missing."""
     total = sum(kernel.total_ns or 0.0 for kernel in kernels)
-    share = 1 - sum(one.time_ns for one in counted) / total if total else 0.0
+    share = 1 - sum(work.time_ns for work in counted) / total if total else 0.0
     texts = []
     if share > 1e-6:
         texts.append(f"{100 * share:.2g} % of its kernel time is in kernels without counters")
@@ -678,6 +686,6 @@ def _missing_counters(
 
 def _why(records: Records, kinds: tuple[str, ...], otherwise: str) -> str:
     """Return the sentence with the reason of the missing pass, if any."""
-    missing = (one for one in records if one.kind in kinds and one.state == "missing")
-    reasons = (one.lacks.problem.reason for one in missing if one.lacks)
+    missing = (record for record in records if record.kind in kinds and record.state == "missing")
+    reasons = (profile.lacks.problem.reason for profile in missing if profile.lacks)
     return next((f"{otherwise}: {reason}" for reason in reasons), otherwise)

@@ -106,7 +106,7 @@ class CellData:
     @cached_property
     def design(self) -> Design:
         """Return the cell's design, with the restarts that a GPU needs."""
-        has_gpu = any(isinstance(one, Block) and one.gpu_ns for one in self.blocks)
+        has_gpu = any(isinstance(block, Block) and block.gpu_ns for block in self.blocks)
         return self.run.design.on_gpu() if has_gpu else self.run.design
 
     @property
@@ -215,22 +215,26 @@ class CellData:
     def did_other_work(self, arm: str) -> bool:
         """Tell whether an arm's results show that its steps did different work."""
         failures = (e.failure for e in self.events if e.what == "arm-failed" and e.arm == arm)
-        return any(one is not None and one.phase == "checksum" for one in failures)
+        return any(failure is not None and failure.phase == "checksum" for failure in failures)
 
     @cached_property
     def stops(self) -> bool:
         """Tell whether arms are stopped between their turns."""
         return any(e.values.get(STOPS) for e in self.events if e.what == "calibrated") or any(
-            isinstance(one, Block) and one.is_stopped for one in self.measured
+            isinstance(block, Block) and block.is_stopped for block in self.measured
         )
 
     def outside_work(self, arm: str) -> OutsideWork | None:
         """Return an arm's work outside its turns; None if it cannot matter."""
-        blocks = [one for one in self.arm_blocks(arm) if isinstance(one, Block)]
-        known = [(one, one.outside_cpu_ns) for one in blocks if one.outside_cpu_ns is not None]
+        blocks = [block for block in self.arm_blocks(arm) if isinstance(block, Block)]
+        known = [
+            (block, block.outside_cpu_ns) for block in blocks if block.outside_cpu_ns is not None
+        ]
         counted_ns = sum(max(0, ns - self._spinning_ns(one)) for one, ns in known)
         inside_ns = sum(max(sum(one.cpu_ns), sum(one.wall_ns)) for one, _ in known)
-        running = [one for one in blocks if not one.is_stopped and (one.children or self.stops)]
+        running = [
+            block for block in blocks if not block.is_stopped and (block.children or self.stops)
+        ]
         is_running = len(running) > max(1, OUTSIDE_SHARE * len(blocks))
         if (
             is_running
@@ -241,10 +245,10 @@ class CellData:
             return OutsideWork(
                 arm=arm,
                 cpu_s=cpu_s,
-                children=max((one.children or 0 for one in running), default=0),
+                children=max((block.children or 0 for block in running), default=0),
                 is_unstopped=self.stops and is_running,
             )
-        return self._hiding(arm, [one for one in blocks if one.is_stopped])
+        return self._hiding(arm, [block for block in blocks if block.is_stopped])
 
     def _hiding(self, arm: str, stopped: list[Block]) -> OutsideWork | None:
         """Return the children of an arm that may hide more than the margin in its turns.
@@ -253,8 +257,8 @@ class CellData:
         """
         if not stopped:
             return None
-        children = max(one.children or 0 for one in stopped)
-        hidden = children / statistics.median(one.run_in + one.k for one in stopped)
+        children = max(block.children or 0 for block in stopped)
+        hidden = children / statistics.median(block.run_in + block.k for block in stopped)
         if hidden <= self.run.design.margin:
             return None
         return OutsideWork(arm=arm, cpu_s=0.0, children=children, is_unstopped=False, hidden=hidden)
@@ -369,10 +373,10 @@ def _noise_floor(data: CellData) -> Estimate | None:
         return typical
     mean = data.mean_estimate(control, data.metric[0], level=CONTROL_LEVEL)
     failed = [
-        one
-        for one in (mean, typical)
-        if one is not None and one.low is not None and one.high is not None
-        if not one.low <= 0 <= one.high
+        estimate
+        for estimate in (mean, typical)
+        if estimate is not None and estimate.low is not None and estimate.high is not None
+        if not estimate.low <= 0 <= estimate.high
     ]
     return max(failed, key=lambda one: one.far_end, default=mean or typical)
 
@@ -436,12 +440,12 @@ def summarise_cell(data: CellData) -> CellSummary:
 
 def _arm_threads(data: CellData, arm: str) -> ArmThreads | None:
     """Return the threads in an arm's blocks; None without a count."""
-    blocks = [one for one in data.arm_blocks(arm) if isinstance(one, Block)]
-    running = [one.running for one in blocks if one.running is not None]
+    blocks = [block for block in data.arm_blocks(arm) if isinstance(block, Block)]
+    running = [block.running for block in blocks if block.running is not None]
     if not running:
         return None
-    stopped = [one.throttled_ns for one in blocks if one.throttled_ns is not None]
-    periods = [one.throttled_periods for one in blocks if one.throttled_periods is not None]
+    stopped = [block.throttled_ns for block in blocks if block.throttled_ns is not None]
+    periods = [block.throttled_periods for block in blocks if block.throttled_periods is not None]
     return ArmThreads(
         arm=arm,
         running=statistics.median_low(running),
@@ -456,8 +460,8 @@ def _unseen(data: CellData) -> tuple[str, ...]:
     arms = [
         arm.id
         for arm in data.run.arms
-        if (blocks := [one for one in data.arm_blocks(arm.id) if isinstance(one, Block)])
-        and all(one.outside_cpu_ns is None and one.children is not None for one in blocks)
+        if (blocks := [block for block in data.arm_blocks(arm.id) if isinstance(block, Block)])
+        and all(block.outside_cpu_ns is None and block.children is not None for block in blocks)
     ]
     if not arms:
         return ()

@@ -81,7 +81,7 @@ class _Value:
 def _failed_floors(
     comparisons: Iterable[Comparison], cells: Iterable[CellSummary]
 ) -> dict[str, float]:
-    failed = {one.cell for one in comparisons if one.control_failed}
+    failed = {comparison.cell for comparison in comparisons if comparison.control_failed}
     return {
         cell.id: cell.noise_floor.far_end
         for cell in cells
@@ -125,18 +125,18 @@ def group_estimates(  # noqa: PLR0913 — each is a part of the run's data
     unlike = {(one.group, one.arm) for one in differences if one.fact_class == "confounder"}
     return tuple(
         replace(
-            one,
-            is_confounded=one.log_ratio is not None
-            and bool({(one.group, one.arm), (one.group, one.against)} & unlike),
+            estimate,
+            is_confounded=estimate.log_ratio is not None
+            and bool({(estimate.group, estimate.arm), (estimate.group, estimate.against)} & unlike),
         )
-        for one in made
+        for estimate in made
     )
 
 
 def _of_pair(pair: _Pair, data: Iterable[CellData]) -> list[CellData]:
     """Return the cells of the hosts of both groups, since those of a third must not decide."""
     hosts = {host for group in pair for host in group.hosts}
-    return [one for one in data if one.cell.host in hosts]
+    return [cell for cell in data if cell.cell.host in hosts]
 
 
 def _base(pair: _Pair, data: CellData, arm: str) -> GroupEstimate:
@@ -153,16 +153,16 @@ def _base(pair: _Pair, data: CellData, arm: str) -> GroupEstimate:
 
 def _of_times(pair: _Pair, data: list[CellData], arm: str, *, level: float) -> GroupEstimate:
     """Compare the typical step of an arm, on `net` if all hosts of both groups have it."""
-    measured = [one for one in data if one.arm_blocks(arm) and not one.did_other_work(arm)]
+    measured = [cell for cell in data if cell.arm_blocks(arm) and not cell.did_other_work(arm)]
     if why_not := _other_work(measured, arm):
         return replace(_base(pair, data[0], arm), why_not=why_not)
-    metrics: set[MetricName] = {one.metric[0] for one in measured}
+    metrics: set[MetricName] = {cell.metric[0] for cell in measured}
     metric = metrics.pop() if len(metrics) == 1 else "wall"
     margin = data[0].run.design.margin
-    known = {one.cell.host: _time(one, arm, metric, level=level) for one in measured}
+    known = {cell.cell.host: _time(cell, arm, metric, level=level) for cell in measured}
     values = {host: value for host, value in known.items() if value is not None}
     made = _estimate(_base(pair, data[0], arm), pair, values, level=level, margin=margin)
-    if made.outcome == "equivalent" and any(one.outside_work(arm) for one in measured):
+    if made.outcome == "equivalent" and any(cell.outside_work(arm) for cell in measured):
         made = replace(made, outcome="inconclusive")
 
     def seconds(logs: dict[str, float]) -> dict[str, float]:
@@ -178,7 +178,7 @@ def _of_times(pair: _Pair, data: list[CellData], arm: str, *, level: float) -> G
 
 def _other_work(data: Iterable[CellData], arm: str) -> str:
     """Return why an arm did different work on some hosts of the groups; empty if it did not."""
-    works = [one.work(arm) for one in data]
+    works = [cell.work(arm) for cell in data]
     for key, differs in _WORK.items():
         if len({work[key] for work in works if key in work}) > 1:
             return f"the hosts did other work, since {differs}"
@@ -214,27 +214,27 @@ def _of_effect(  # noqa: PLR0913 — each is a part of the run's data
     cell, the log ratios of the reference to itself.
     """
     values = {
-        one.cell.host: _effect(settled[one.cell.id, arm])
-        for one in data
-        if (one.cell.id, arm) in settled
+        cell.cell.host: _effect(settled[cell.cell.id, arm])
+        for cell in data
+        if (cell.cell.id, arm) in settled
     }
-    metrics = {one.metric[0] for one in data if one.cell.host in values}
+    metrics = {cell.metric[0] for cell in data if cell.cell.host in values}
     margin = data[0].run.design.margin
     base = replace(_base(pair, data[0], arm), against=data[0].reference.id)
-    if why_not := _other_work([one for one in data if one.cell.host in values], arm):
+    if why_not := _other_work([cell for cell in data if cell.cell.host in values], arm):
         return replace(base, why_not=why_not)
     if len(metrics) > 1:
         return replace(base, why_not="judged on net time on some hosts and on wall time on others")
     base = replace(base, metric=next(iter(metrics), ""))
     made = _estimate(base, pair, values, level=level, margin=margin)
-    failed = {one.cell.host: floors[one.cell.id] for one in data if one.cell.id in floors}
+    failed = {cell.cell.host: floors[cell.cell.id] for cell in data if cell.cell.id in floors}
     sides = made.reference_values, made.values  # by measured host
     floor = sum(max((failed.get(h, 0.0) for h in side), default=0.0) for side in sides)
     failed_hosts = tuple(host for side in sides for host in side if host in failed)
     made = replace(made, failed_controls=failed_hosts)
     claim = claimed(made.outcome, made.log_ratio or 0.0, margin=margin)
     is_kept = not failed_hosts or claim > floor or made.outcome == "not-run"
-    if made.outcome == "equivalent" and any(outside_turns(one, arm) for one in data):
+    if made.outcome == "equivalent" and any(outside_turns(cell, arm) for cell in data):
         is_kept = False
     return made if is_kept else replace(made, outcome="inconclusive")
 
@@ -273,7 +273,7 @@ def _estimate(
     if is_single:
         both = first[0].ends, second[0].ends
         ends = difference(both[0], both[1]) if both[0] and both[1] else None
-    elif any(one.error is None for one in (*first, *second)):
+    elif any(value.error is None for value in (*first, *second)):
         ends = None
     else:
         ends = between_groups(_columns(first), _columns(second), level=level)
@@ -289,11 +289,11 @@ def _estimate(
 
 
 def _mean(values: Sequence[_Value]) -> float:
-    return sum(one.value for one in values) / len(values)
+    return sum(value.value for value in values) / len(values)
 
 
 def _columns(values: Sequence[_Value]) -> tuple[list[float], list[float]]:
-    return [one.value for one in values], [one.error or 0.0 for one in values]
+    return [value.value for value in values], [value.error or 0.0 for value in values]
 
 
 def hosts_estimates(
@@ -342,13 +342,13 @@ def is_equal_by_mean(
     """
     hosts = []
     for group in groups:
-        means = [one.mean for one in group if one.mean is not None]
+        means = [comparison.mean for comparison in group if comparison.mean is not None]
         if not means:
             return True
         known = [
-            (one.log_ratio, error_of(one.low, one.high, level=one.level))
-            for one in means
-            if one.low is not None and one.high is not None
+            (estimate.log_ratio, error_of(estimate.low, estimate.high, level=estimate.level))
+            for estimate in means
+            if estimate.low is not None and estimate.high is not None
         ]
         if len(known) < len(group):
             return False
@@ -368,19 +368,19 @@ def _over_hosts(
     level: float,
     margin: float,
 ) -> HostsEstimate | None:
-    known = [settled[one.cell, one.arm] for one in group]
-    values = [one.interval.mean for one in known]
-    errors = [one.error or 0.0 for one in known]
+    known = [settled[comparison.cell, comparison.arm] for comparison in group]
+    values = [primary.interval.mean for primary in known]
+    errors = [primary.error or 0.0 for primary in known]
     together = over_hosts(values, errors)
     if together is None:
         return None
     ends = together.ends(level)
     outcome = verdict(ends.low, ends.high, margin=margin)
-    floor = max(floors.get(one.cell, 0.0) for one in group)
+    floor = max(floors.get(comparison.cell, 0.0) for comparison in group)
     is_unsure = bool(floor) and claimed(outcome, ends.mean, margin=margin) <= floor
     if outcome == "equivalent":
-        is_unsure |= any(one.works_outside for one in group) or not is_equal_by_mean(
-            [[one] for one in group], level=level, margin=margin
+        is_unsure |= any(comparison.works_outside for comparison in group) or not is_equal_by_mean(
+            [[comparison] for comparison in group], level=level, margin=margin
         )
     return HostsEstimate(
         workload=group[0].workload,
@@ -440,7 +440,7 @@ def _all_corners(arms: Iterable[ArmRecord]) -> tuple[_Corners, ...]:
 def decompose(data: CellData) -> tuple[Decomposition, ...]:
     """Split every difference of a cell with measurements of all four arms."""
     parts = (_decomposition(data, corners) for corners in _all_corners(data.run.arms))
-    return tuple(one for one in parts if one is not None)
+    return tuple(part for part in parts if part is not None)
 
 
 def _decomposition(data: CellData, corners: _Corners) -> Decomposition | None:
@@ -547,8 +547,11 @@ def ladder(
     """Return every rung of each cell, from the lowest up, including unmeasured ones."""
     known = _Judged(
         settled=settled,
-        comparisons={(one.cell, one.arm): one for one in comparisons},
-        prints={(one.cell, one.arm): one for one in around.read.fingerprints},
+        comparisons={(comparison.cell, comparison.arm): comparison for comparison in comparisons},
+        prints={
+            (fingerprint.cell, fingerprint.arm): fingerprint
+            for fingerprint in around.read.fingerprints
+        },
         surroundings=around,
     )
     rungs: list[LadderStep] = []

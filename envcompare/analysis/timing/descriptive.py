@@ -88,10 +88,12 @@ def startup_summaries(
 
 
 def _of_cell(launches: list[Startup], reference: str, reason: str) -> Iterator[StartupSummary]:
-    cold = [one for one in launches if one.page_cache == "cold"]
-    has_warm = {one.arm for one in launches if one.page_cache == "warm"}
+    cold = [startup for startup in launches if startup.page_cache == "cold"]
+    has_warm = {startup.arm for startup in launches if startup.page_cache == "warm"}
     usual = [
-        one for one in launches if one.page_cache == ("warm" if one.arm in has_warm else "unknown")
+        startup
+        for startup in launches
+        if startup.page_cache == ("warm" if startup.arm in has_warm else "unknown")
     ]
     for kind in (usual, cold):
         by_arm: dict[str, list[Startup]] = {}
@@ -99,7 +101,7 @@ def _of_cell(launches: list[Startup], reference: str, reason: str) -> Iterator[S
             by_arm.setdefault(launch.arm, []).append(launch)
         for arm, of_arm in by_arm.items():
             others = [] if arm == reference else by_arm.get(reference, [])
-            against = [one for one in others if one.page_cache == of_arm[0].page_cache]
+            against = [startup for startup in others if startup.page_cache == of_arm[0].page_cache]
             yield _startup(of_arm, against, cold_reason="" if cold else reason)
 
 
@@ -139,7 +141,7 @@ def _part(phase: str, launches: list[Startup], against: list[Startup]) -> Startu
 
 def _seconds(phase: str, launches: list[Startup]) -> dict[int, float]:
     """Return the seconds of a phase by repetition; arms of one repetition are paired."""
-    times = {one.repetition: getattr(one, f"{phase}_ns") for one in launches}
+    times = {launch.repetition: getattr(launch, f"{phase}_ns") for launch in launches}
     return {number: time_ns / 1e9 for number, time_ns in times.items() if time_ns is not None}
 
 
@@ -214,7 +216,9 @@ def _numbers_of(data: CellData, arm: str) -> list[dict[str, float]]:
 def _logarithms(data: CellData, name: str) -> Logarithms:
     """Return the logarithm of a number by arm and round, without arms where it is not above 0."""
     logs: dict[str, dict[Round, float]] = {}
-    printed = [one for one in data.measured if isinstance(one, ProcessRun) and name in one.values]
+    printed = [
+        block for block in data.measured if isinstance(block, ProcessRun) and name in block.values
+    ]
     left_out = {run.arm for run in printed if run.values[name] <= 0}
     for run in printed:
         if run.arm not in left_out:
@@ -287,7 +291,7 @@ def _results(data: CellData, arm: str) -> dict[_Point, float | None]:
     """Return an arm's losses (None: not finite) and numbers by their point in the work."""
     results: dict[_Point, float | None] = {}
     steps: dict[tuple[int, int], int] = {}
-    for one in (one for one in data.blocks if one.arm == arm):
+    for one in (block for block in data.blocks if block.arm == arm):
         start = (one.restart, one.generation)
         if isinstance(one, Block):
             steps[start] = steps.get(start, 0) + one.run_in + one.k

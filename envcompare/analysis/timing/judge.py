@@ -86,10 +86,10 @@ def primaries(
     `m` is the number of planned comparisons, including the steps.
     """
     evidence: dict[Key, AnyEvidence | None] = {
-        (one.cell.id, arm.id): one.evidence(arm.id, one.metric[0])
-        for one in cells
-        for arm in one.run.arms
-        if not (arm.is_reference or arm.is_control or one.did_other_work(arm.id))
+        (cell.cell.id, arm.id): cell.evidence(arm.id, cell.metric[0])
+        for cell in cells
+        for arm in cell.run.arms
+        if not (arm.is_reference or arm.is_control or cell.did_other_work(arm.id))
     }
     evidence |= steps or {}
     measured = {key: one for key, one in evidence.items() if one is not None}
@@ -324,24 +324,26 @@ def _own_waiting(data: CellData, arm: ArmRecord) -> OwnWaiting | None:
 def _far_launches(data: CellData, arm: ArmRecord) -> tuple[FarLaunch, ...]:
     return tuple(
         FarLaunch(
-            restart=one.restart,
-            arm=one.arm,
+            restart=launch.restart,
+            arm=launch.arm,
             launches=len(data.readings.by_restart(name, data.metric[0])),
-            log_ratio=one.log_ratio,
+            log_ratio=launch.log_ratio,
         )
         for name in (arm.id, data.reference.id)
-        for one in data.readings.far_launches(name)
+        for launch in data.readings.far_launches(name)
     )
 
 
 def _turn_trend(data: CellData, arm: str) -> TurnTrend | None:
-    if data.is_program or any(getattr(one, "is_stopped", False) for one in data.arm_blocks(arm)):
+    if data.is_program or any(
+        getattr(block, "is_stopped", False) for block in data.arm_blocks(arm)
+    ):
         return None  # the work in progress when an arm is stopped shortens its first steps
     ours, theirs = (_by_round(data, one) for one in (arm, data.reference.id))
     trend = turn_trend([(ours[key], theirs[key]) for key in sorted(ours.keys() & theirs.keys())])
     if trend is None:
         return None
-    compared = sum(not (one.is_reference or one.is_control) for one in data.run.arms)
+    compared = sum(not (record.is_reference or record.is_control) for record in data.run.arms)
     return TurnTrend(
         first_log_ratio=trend.first_log_ratio,
         last_log_ratio=trend.last_log_ratio,
@@ -466,7 +468,7 @@ def tail(data: CellData, arm: str) -> Tail | None:
         return None
     stretches = np.array_split(np.arange(len(complete)), STRETCHES)
     parts = [[np.concatenate([one[i] for i in part]) for part in stretches] for one in both]
-    a, b = (np.concatenate(one) for one in parts)
+    a, b = (np.concatenate(part) for part in parts)
     kept = [
         [np.concatenate([part for i, part in enumerate(one) if i != left]) for one in parts]
         for left in range(STRETCHES)

@@ -105,9 +105,10 @@ class RunFiles:
     def _long_spinning(self, cell: CellRecord) -> frozenset[str]:
         """Return the arms of a cell that loaded libiomp5, whose idle threads spin longest."""
         return frozenset(
-            one.arm
-            for one in self.fingerprints
-            if one.cell == cell.id and "libiomp5" in str(one.facts.get("loaded_libraries"))
+            fingerprint.arm
+            for fingerprint in self.fingerprints
+            if fingerprint.cell == cell.id
+            and "libiomp5" in str(fingerprint.facts.get("loaded_libraries"))
         )
 
     def _run_of(self, cell: CellRecord) -> RunRecord:
@@ -149,7 +150,7 @@ class RunFiles:
     @cached_property
     def readings(self) -> dict[str, list[GpuReading]]:
         """Return the GPU readings by cell."""
-        return _by_cell(one for one in self.samples if isinstance(one, GpuReading))
+        return _by_cell(sample for sample in self.samples if isinstance(sample, GpuReading))
 
     @cached_property
     def epochs(self) -> dict[str, list[Epoch]]:
@@ -175,7 +176,10 @@ class RunFiles:
     def facts(self) -> dict[str, dict[str, Mapping[str, FingerprintValue]]]:
         """Return the facts of each arm by cell."""
         prints = _by_cell(self.fingerprints)
-        return {cell: {one.arm: one.facts for one in found} for cell, found in prints.items()}
+        return {
+            cell: {fingerprint.arm: fingerprint.facts for fingerprint in found}
+            for cell, found in prints.items()
+        }
 
     @cached_property
     def codes(self) -> dict[str, dict[str, str]]:
@@ -241,7 +245,7 @@ def _fingerprints(folder: RunFolder) -> tuple[FingerprintRecord, ...]:
     """
     later = folder.read_later_fingerprints()
     return tuple(
-        next((one for one in later if _completes(first, one)), first)
+        next((fingerprint for fingerprint in later if _completes(first, fingerprint)), first)
         for first in folder.read_fingerprints()
     )
 

@@ -172,7 +172,7 @@ def batch_sweeps(data: Iterable[CellData], events: Iterable[Event]) -> tuple[Bat
 
 def _sweep(data: list[CellData], events: Iterable[Event]) -> BatchSweep:
     data = sorted(data, key=_size)
-    first, ids = data[0], {one.cell.id for one in data}
+    first, ids = data[0], {cell.cell.id for cell in data}
     fits = {event.arm: event for event in events if event.cell in ids}
     arms = [arm.id for arm in first.run.arms if not arm.is_control]
     return BatchSweep(
@@ -181,7 +181,7 @@ def _sweep(data: list[CellData], events: Iterable[Event]) -> BatchSweep:
         parameters=_others(first.cell, _BATCH),
         within=first.cell.within,
         sizes=tuple(map(_size, data)),
-        cells=tuple(one.cell.id for one in data),
+        cells=tuple(cell.cell.id for cell in data),
         is_searched=bool(fits),
         arms=tuple(_arm(data, arm, fits.get(arm)) for arm in arms),
     )
@@ -192,20 +192,20 @@ def _size(data: CellData) -> int:
 
 
 def _arm(data: list[CellData], arm: str, fit: Event | None) -> ArmSizes:
-    rates = {_size(one): logs for one in data if (logs := _log_rates(one, arm))}
+    rates = {_size(cell): logs for cell in data if (logs := _log_rates(cell, arm))}
     bend = knee(rates)
     values = fit.values if fit else {}
     limits: tuple[Limit, ...] = get_args(Limit)
     return ArmSizes(
         arm=arm,
-        rates=tuple(_rate(one, rates[_size(one)]) for one in data if _size(one) in rates),
+        rates=tuple(_rate(cell, rates[_size(cell)]) for cell in data if _size(cell) in rates),
         best=bend.best if bend else None,
         knee_low=bend.low if bend else None,
         knee_high=bend.high if bend else None,
         knee_restarts=bend.restarts if bend else 0,
         largest=_whole(values, "largest"),
         beyond=_whole(values, "beyond"),
-        limited_by=next((one for one in limits if one == values.get("limited_by")), None),
+        limited_by=next((limit for limit in limits if limit == values.get("limited_by")), None),
         memory_mib=_whole(values, "memory_mib"),
         device=str(values.get("device", "")),
         reason=str(values.get("reason") or values.get("said") or ""),
@@ -245,14 +245,14 @@ def _rate(data: CellData, logs: Mapping[int, float]) -> SizeRate:
 def cell_training(data: CellData, epochs: Iterable[Epoch]) -> CellTraining | None:
     """Return the results of a cell's epochs; None without epochs or a goal."""
     goal, kept = data.run.design.until, tuple(epochs)
-    ways = {arm.id: _ways(one for one in kept if one.arm == arm.id) for arm in data.run.arms}
+    ways = {arm.id: _ways(epoch for epoch in kept if epoch.arm == arm.id) for arm in data.run.arms}
     why_not = _why_not(data, ways)
     if goal is None or not (kept or why_not):
         return None
     reference = ways[data.reference.id]
     # times are compared without waits, as for steps
     is_net = data.metric[0] == "net" and all(
-        one.wait_ns is not None and one.wait_ns < one.wall_ns for one in kept
+        epoch.wait_ns is not None and epoch.wait_ns < epoch.wall_ns for epoch in kept
     )
     return CellTraining(
         cell=data.cell.id,
@@ -314,7 +314,7 @@ def _arm_training(
         epochs=tuple(way[-1].epoch for way in there),
         most_epochs=max((way[-1].epoch for way in ways.values()), default=0),
         best=max(
-            (one.value for way in ways.values() for one in way if one.value is not None),
+            (epoch.value for way in ways.values() for epoch in way if epoch.value is not None),
             default=None,
         ),
         training_s=math.exp(seconds.mean) if seconds else None,
@@ -328,7 +328,7 @@ def _arm_training(
 
 
 def _seconds(way: Sequence[Epoch]) -> float:
-    return max(1, sum(one.wall_ns for one in way)) / 1e9
+    return max(1, sum(epoch.wall_ns for epoch in way)) / 1e9
 
 
 def _exp(log: float | None) -> float | None:
@@ -367,7 +367,7 @@ def _agreement(arms: Iterable[_Ways]) -> dict[str, int]:
     Untrained arms are ignored, and an epoch counts only if all others have a value.
     """
     trained = [
-        {(one.restart, one.epoch): one.value for way in ways.values() for one in way}
+        {(epoch.restart, epoch.epoch): epoch.value for way in ways.values() for epoch in way}
         for ways in arms
         if ways
     ]

@@ -406,7 +406,9 @@ class Surroundings:
 def differences_by_cell(around: Surroundings) -> dict[str, Differences]:
     """Compare each cell's fingerprints with those of its reference."""
     references = references_of(around.read.timed)
-    at = {(one.cell, one.arm): one for one in around.read.fingerprints}
+    at = {
+        (fingerprint.cell, fingerprint.arm): fingerprint for fingerprint in around.read.fingerprints
+    }
     differences: dict[str, Differences] = {}
     for (cell, arm), record in at.items():
         reference = references.get(cell, "")
@@ -439,7 +441,7 @@ def clock_differences(
 
 def _clocks(read: RunFiles, data: CellData, arm: str) -> _Clocks | None:
     """Return the GPU clocks during an arm's blocks; None with too few readings."""
-    blocks = [one for one in data.arm_blocks(arm) if isinstance(one, Block) and one.gpu_ns]
+    blocks = [block for block in data.arm_blocks(arm) if isinstance(block, Block) and block.gpu_ns]
     uuid = str(read.facts.get(data.cell.id, {}).get(arm, {}).get("gpu.uuid") or "")
     readings = _of_gpu(read.readings.get(data.cell.id, []), uuid)
     values = _Curve.of(readings, "sm_mhz").within(blocks)
@@ -498,19 +500,25 @@ def candidates(differences: Differences, arm: str) -> tuple[str, ...]:
     another difference covers, and settings that envcompare replaced in every arm.
     """
     explaining = [
-        one
-        for one in differences
-        if one.arm == arm and one.fact_class in EXPLAINING and not one.part_of
-        if not is_overwritten(one)
+        difference
+        for difference in differences
+        if difference.arm == arm and difference.fact_class in EXPLAINING and not difference.part_of
+        if not is_overwritten(difference)
     ]
-    return tuple(one.key for one in sorted(explaining, key=likelihood))
+    return tuple(difference.key for difference in sorted(explaining, key=likelihood))
 
 
 def of_cells(by_cell: dict[str, Differences], *, shared: Differences) -> dict[str, Differences]:
     """Return each cell's differences that are not in `shared`, or differ from it."""
-    shared_facts = {(one.host, one.arm, one.key): one for one in shared}
+    shared_facts = {
+        (difference.host, difference.arm, difference.key): difference for difference in shared
+    }
     otherwise = {
-        cell: tuple(one for one in found if shared_facts.get((one.host, one.arm, one.key)) != one)
+        cell: tuple(
+            difference
+            for difference in found
+            if shared_facts.get((difference.host, difference.arm, difference.key)) != difference
+        )
         for cell, found in by_cell.items()
     }
     return {cell: found for cell, found in otherwise.items() if found}
@@ -518,16 +526,16 @@ def of_cells(by_cell: dict[str, Differences], *, shared: Differences) -> dict[st
 
 def _context(run: RunRecord, names: tuple[str, str], both: list[_Seen]) -> ArmsContext:
     arms = {arm.id: arm for arm in run.arms}
-    throttled = [value for one in both for value in one.throttled_ns]
-    peaks = [value for one in both for value in one.peak_bytes]
+    throttled = [value for seen in both for value in seen.throttled_ns]
+    peaks = [value for seen in both for value in seen.peak_bytes]
     known = names[0] in arms and names[1] in arms
     return ArmsContext(
         arms=(arms[names[0]], arms[names[1]]) if known else None,
-        is_program=any(one.is_program for one in both),
+        is_program=any(seen.is_program for seen in both),
         throttled_ns=sum(throttled) if throttled else None,
         peak_bytes=max(peaks, default=None),
         running=max(
-            (statistics.median_low(one.running) for one in both if one.running), default=None
+            (statistics.median_low(seen.running) for seen in both if seen.running), default=None
         ),
         options=other_options(run.command_line),
     )

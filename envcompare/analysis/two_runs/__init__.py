@@ -141,7 +141,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_confounded(self) -> bool:
         """Say whether the arm's software also changed between the runs."""
-        return any(one.fact_class == "confounder" for one in self.differences)
+        return any(difference.fact_class == "confounder" for difference in self.differences)
 
 
 class RunChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,7 +234,7 @@ def mismatch_text(mismatch: Mismatch, cells: tuple[str, ...]) -> str:
 
 def whole_facts(differences: Iterable[FactDifference]) -> tuple[FactDifference, ...]:
     """Return the facts that are not part of another difference."""
-    return tuple(one for one in differences if not one.part_of)
+    return tuple(difference for difference in differences if not difference.part_of)
 
 
 def fact_text(difference: FactDifference) -> str:
@@ -356,20 +356,24 @@ def claims_of_run(run: RunComparison) -> tuple[Claim, ...]:
     Left out is also what was skipped on purpose: sizes that do not fit, or places that an arm
     lacks.
     """
-    described = {(one.host, one.arm) for one in run.arms if one.facts}
+    described = {(arm.host, arm.arm) for arm in run.arms if arm.facts}
     elapsed = {cell.id: cell.elapsed_s for cell in run.cells}
     return tuple(
         _claim(
-            one,
-            one.deciding,
-            mean=one.mean if one.is_mean_firm else None,
-            elapsed_s=elapsed.get(one.cell),
-            is_described={(one.host, one.arm), (one.host, run.reference_in(one.cell))} <= described,
-            reasons=(one.reason,) if one.reason else (),
-            phase=phase_of(run, one),
+            comparison,
+            comparison.deciding,
+            mean=comparison.mean if comparison.is_mean_firm else None,
+            elapsed_s=elapsed.get(comparison.cell),
+            is_described={
+                (comparison.host, comparison.arm),
+                (comparison.host, run.reference_in(comparison.cell)),
+            }
+            <= described,
+            reasons=(comparison.reason,) if comparison.reason else (),
+            phase=phase_of(run, comparison),
         )
-        for one in run.compared
-        if not one.is_left_out
+        for comparison in run.compared
+        if not comparison.is_left_out
     )
 
 
@@ -426,24 +430,26 @@ def claims_of_change(run: RunChange) -> tuple[Claim, ...]:
     """
     changed = (
         _claim(
-            one,
-            one,
-            elapsed_s=one.elapsed_s,
-            kept_half=_half_width(one.before),
-            is_described=one.is_described,
-            reasons=one.reasons,
-            phase=one.phase,
+            change,
+            change,
+            elapsed_s=change.elapsed_s,
+            kept_half=_half_width(change.before),
+            is_described=change.is_described,
+            reasons=change.reasons,
+            phase=change.phase,
         )
-        for one in run.changes
+        for change in run.changes
         if not (
-            all(reason.kind in LEFT_OUT for reason in one.reasons)
-            and any(reason.when == "before" for reason in one.reasons)
+            all(reason.kind in LEFT_OUT for reason in change.reasons)
+            and any(reason.when == "before" for reason in change.reasons)
         )
     )
     lost = (
-        Claim(cell=one.cell, arm=one.arm, outcome="not-run", reasons=(Reason(kind="only-before"),))
-        for one in run.left_out
-        if one.only_in == "before"
+        Claim(
+            cell=item.cell, arm=item.arm, outcome="not-run", reasons=(Reason(kind="only-before"),)
+        )
+        for item in run.left_out
+        if item.only_in == "before"
     )
     return *changed, *lost
 
@@ -476,15 +482,15 @@ def gates_exit_code(
     An incomplete run counts as not judged (3), even if all that it measured passes.
     """
     judged = tuple(results)
-    if any(one.is_hit for one in judged):
+    if any(result.is_hit for result in judged):
         return 1
     unjudged = {
-        (one.cell, one.arm)
+        (finding.cell, finding.arm)
         for result in judged
-        for one in result.findings
-        if one.finding == "unjudged"
+        for finding in result.findings
+        if finding.finding == "unjudged"
     }
-    codes = {one.exit_code for one in claims if (one.cell, one.arm) in unjudged}
+    codes = {claim.exit_code for claim in claims if (claim.cell, claim.arm) in unjudged}
     if judged and not is_complete:
         codes.add(UnusableError.exit_code)
     return min(codes, default=0)
@@ -492,23 +498,23 @@ def gates_exit_code(
 
 def _judge(gate: Gate, claims: tuple[Claim, ...]) -> GateResult:
     if gate.is_of_speed:
-        claims = tuple(_by_mean(gate, one) for one in claims)
+        claims = tuple(_by_mean(gate, claim) for claim in claims)
     findings = tuple(
         GateFinding(
-            cell=one.cell,
-            arm=one.arm,
+            cell=claim.cell,
+            arm=claim.arm,
             finding=finding,
-            outcome=one.outcome,
-            log_ratio=one.log_ratio,
-            low=one.low,
-            high=one.high,
-            reasons=(Reason(kind="failed", brief=one.failure),)
-            if gate.state == "failed" and one.failure
-            else one.reasons,
-            forecast_s=_forecast_s(gate, one),
+            outcome=claim.outcome,
+            log_ratio=claim.log_ratio,
+            low=claim.low,
+            high=claim.high,
+            reasons=(Reason(kind="failed", brief=claim.failure),)
+            if gate.state == "failed" and claim.failure
+            else claim.reasons,
+            forecast_s=_forecast_s(gate, claim),
         )
-        for one in claims
-        if (finding := _finding(gate, one)) is not None
+        for claim in claims
+        if (finding := _finding(gate, claim)) is not None
     )
     return GateResult(
         gate=gate.text,

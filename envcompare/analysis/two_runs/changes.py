@@ -205,7 +205,7 @@ def of_work(before: ReadRun, after: ReadRun, cells: tuple[str, str]) -> Iterator
             yield _work_mismatch(key, values)
     if "data" in mine and "data" in theirs and mine["data"] != theirs["data"]:
         yield _work_mismatch("data", (mine["data"], theirs["data"]))
-    workload = next(one.workload for one in after.record.cells if one.id == cells[1])
+    workload = next(cell.workload for cell in after.record.cells if cell.id == cells[1])
     commands = before.commands.get(workload), after.commands.get(workload)
     if commands[0] != commands[1]:
         yield _mismatch("command", commands, f"the command {commands[0]} → {commands[1]}")
@@ -215,7 +215,9 @@ def _of_reference(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismat
     at = cell, after.comparison.reference_in(cell)
     mine, theirs = before.fingerprints.get(at), after.fingerprints.get(at)
     if mine is None or theirs is None:
-        first, second = ("not known" if one is None else "known" for one in (mine, theirs))
+        first, second = (
+            "not known" if fingerprint is None else "known" for fingerprint in (mine, theirs)
+        )
         yield _mismatch("fingerprint", (first, second), f"the fingerprint {first} → {second}")
         return
     for changed in whole_facts(_changed_facts(before, after, at)):
@@ -275,7 +277,9 @@ def read_of(files: RunFiles) -> ReadRun:
     return ReadRun(
         record=files.run,
         comparison=comparison,
-        fingerprints={(one.cell, one.arm): one for one in files.fingerprints},
+        fingerprints={
+            (fingerprint.cell, fingerprint.arm): fingerprint for fingerprint in files.fingerprints
+        },
         # includes resumed parts, since code must not change while a run is paused
         work={
             event.cell: dict(event.values)
@@ -294,7 +298,8 @@ def compare_runs(before: ReadRun, after: ReadRun, *, allow_mismatch: bool = Fals
     """
     _check_two(before, after)
     first, second = (
-        {(one.cell, one.arm): one for one in run.comparison.compared} for run in (before, after)
+        {(comparison.cell, comparison.arm): comparison for comparison in run.comparison.compared}
+        for run in (before, after)
     )
     common = [key for key in second if key in first]
     if not common:
@@ -312,7 +317,7 @@ def compare_runs(before: ReadRun, after: ReadRun, *, allow_mismatch: bool = Fals
         raise refused(
             f"{before.comparison.run_id} and {after.comparison.run_id} cannot be compared: the "
             f"reference {after.comparison.reference_arm} or what it ran is not the same",
-            [mismatch_text(one, cells) for one in unlike],
+            [mismatch_text(mismatch, cells) for mismatch in unlike],
             hint="measure both on one machine with the same software, or add --allow-mismatch: "
             "every result then says so",
         )
@@ -358,7 +363,7 @@ def _check_two(before: ReadRun, after: ReadRun) -> None:
             details="a run cannot be compared with itself",
             hint="name two runs, or one for the verdicts of that run",
         )
-    common = {one.id for one in first.cells} & {one.id for one in second.cells}
+    common = {cell.id for cell in first.cells} & {cell.id for cell in second.cells}
     pairs = {(first.reference_in(cell), second.reference_in(cell)) for cell in common}
     for ours, theirs in pairs or {(first.reference_arm, second.reference_arm)}:
         if ours != theirs:

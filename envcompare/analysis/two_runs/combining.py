@@ -97,7 +97,7 @@ def combine_runs(runs: Sequence[CombinableRun], *, allow_mismatch: bool = False)
     found: dict[tuple[_Work, str], list[tuple[CombinableRun, Comparison]]] = {}
     for run in runs:
         for key, comparisons in run.compared.items():
-            found.setdefault(key, []).extend((run, one) for one in comparisons)
+            found.setdefault(key, []).extend((run, comparison) for comparison in comparisons)
     shared = {
         key: parts for key, parts in found.items() if len({run.run_id for run, _ in parts}) > 1
     }
@@ -115,7 +115,10 @@ def combine_runs(runs: Sequence[CombinableRun], *, allow_mismatch: bool = False)
         raise refused(
             "these runs cannot be combined: they did not time the same work against the same "
             "reference",
-            [f"{one.first} → {one.other}: {one.mismatch.text}" for one in unlike],
+            [
+                f"{mismatch.first} → {mismatch.other}: {mismatch.mismatch.text}"
+                for mismatch in unlike
+            ],
             hint="measure all of them with one envcompare and the same settings, or add "
             "--allow-mismatch: the result then says so",
         )
@@ -204,7 +207,9 @@ def _unlike(
     yield from of_work(before, after, cells)
     known = [run.fingerprints.get((cell, run.comparison.reference_in(cell))) for run, cell in sides]
     for key in _SOFTWARE:
-        mine, theirs = (None if one is None else one.facts.get(key) for one in known)
+        mine, theirs = (
+            None if fingerprint is None else fingerprint.facts.get(key) for fingerprint in known
+        )
         yield from _unless_alike(
             key, mine, theirs, f"{fact(key).name} of the reference {{}} → {{}}"
         )
@@ -272,14 +277,14 @@ def _effect(
     if made.outcome == "inconclusive":
         return made
     # a claim is withdrawn if the failed control of a run could cause it
-    floor = max((one.control_end or 0.0 for one in members), default=0.0)
+    floor = max((member.control_end or 0.0 for member in members), default=0.0)
     if floor and claimed(made.outcome, ends.mean, margin=margin) <= floor:
         return replace(made, outcome="inconclusive", why_open="control-failed")
     return made
 
 
 def _values(parts: Iterable[CombinedPart]) -> HostValues:
-    known = [(one.log_ratio or 0.0, one.error or 0.0) for one in parts]
+    known = [(part.log_ratio or 0.0, part.error or 0.0) for part in parts]
     return [value for value, _ in known], [error for _, error in known]
 
 

@@ -152,9 +152,9 @@ def styles(arms: Iterable[str]) -> dict[str, Style]:
 
 def run_styles(run: RunComparison) -> dict[str, Style]:
     """Return the styles of the arms of a run, the reference first and its controls last."""
-    measured = [one.arm for cell in run.cells for one in cell.step_times]
-    others = [one.arm for one in run.arms] + [one.arm for one in run.comparisons]
-    others += [one.arm for one in run.views.startup]
+    measured = [times.arm for cell in run.cells for times in cell.step_times]
+    others = [arm.arm for arm in run.arms] + [comparison.arm for comparison in run.comparisons]
+    others += [startup.arm for startup in run.views.startup]
     return styles((*run.all_references, *compared_arms(run), *others, *measured))
 
 
@@ -232,7 +232,7 @@ def layered(
     Their declarations are merged directly. Altair's own layers copy their copies, which took four
     times as long as all declarations here.
     """
-    layers = [one.to_dict(validate=False, context={"top_level": False}) for one in charts]
+    layers = [chart.to_dict(validate=False, context={"top_level": False}) for chart in charts]
     size = {"width": width, "height": height}
     return {"layer": layers, **size, **({"padding": room} if room else {})}
 

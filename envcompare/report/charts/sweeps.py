@@ -213,7 +213,7 @@ def _figures(comparison: Comparison | LadderStep) -> str:
 def ladder_axis(run: RunComparison) -> Axis:
     """Return the axis that the ladders of all cells share."""
     arms = {step.arm for step in run.views.ladder}
-    compared = (one for one in run.comparisons if one.arm in arms)
+    compared = (comparison for comparison in run.comparisons if comparison.arm in arms)
     return shared_axis((*compared, *run.views.ladder), margin=run.settings.margin)
 
 
@@ -260,7 +260,9 @@ def _ladder_rows(run: RunComparison, cell: str) -> tuple[_LadderRow, ...]:
 
     A step from the reference is the same as the rung's comparison and has no separate row.
     """
-    compared = {one.arm: one for one in run.comparisons if one.cell == cell}
+    compared = {
+        comparison.arm: comparison for comparison in run.comparisons if comparison.cell == cell
+    }
     steps = [step for step in run.views.ladder if step.cell == cell]
     names = {step.arm: label(step.rung) for step in steps}
     rows: list[_LadderRow] = []
@@ -343,7 +345,7 @@ class Sweep:
 
 def sweeps(run: RunComparison) -> tuple[Sweep, ...]:
     """Return every sweep of the run, in the order of its cells."""
-    comparisons = {(one.cell, one.arm): one for one in run.comparisons}
+    comparisons = {(comparison.cell, comparison.arm): comparison for comparison in run.comparisons}
     made: list[Sweep] = []
     for (host, workload, parameter, fixed), cells in _grouped(run).items():
         arms = tuple(
@@ -373,7 +375,7 @@ def sweeps(run: RunComparison) -> tuple[Sweep, ...]:
 
 def _grouped(run: RunComparison) -> dict[tuple[str, str, str, _Fixed], dict[float, str]]:
     """Return the ids of cells by the value of one parameter, for each setting of the others."""
-    cells: dict[str, _Cell] = {one.cell: one for one in run.comparisons}
+    cells: dict[str, _Cell] = {comparison.cell: comparison for comparison in run.comparisons}
     cells |= {one.id: one for one in run.cells}
     varied = _varied(cells.values())
     groups: dict[tuple[str, str, str, _Fixed], dict[float, str]] = {}
@@ -424,7 +426,7 @@ def sweep_charts(run: RunComparison) -> tuple[Chart, ...]:
 def sweep_axis(run: RunComparison, all_sweeps: Iterable[Sweep]) -> Axis:
     """Return the axis of changes that all sweeps share."""
     points = (point.comparison for sweep in all_sweeps for point in sweep.points)
-    return shared_axis([one for one in points if one is not None], margin=run.settings.margin)
+    return shared_axis([point for point in points if point is not None], margin=run.settings.margin)
 
 
 def sweep_title(sweep: Sweep) -> str:
@@ -438,9 +440,9 @@ def sweep_chart(run: RunComparison, sweep: Sweep, *, on: Axis) -> Chart:
     fixed = [f"{name}={value}" for name, value in sweep.fixed]
     sentences = " ".join(_arm_sentence(sweep, arm) for arm in sweep.arms)
     lost = [
-        f"{shown(one.arm)} at {number_text(one.value)}: {missing_text(one)}"
-        for one in sweep.points
-        if one.primary is None
+        f"{shown(point.arm)} at {number_text(point.value)}: {missing_text(point)}"
+        for point in sweep.points
+        if point.primary is None
     ]
     missing = f" Missing: {listed(lost, most=_MOST_ITEMS)}." if lost else ""
     margin = f"±{margin_percent(run.settings.margin)}"
@@ -596,8 +598,8 @@ def _estimate(point: SweepPoint) -> str:
 
 def _arm_sentence(sweep: Sweep, arm: str) -> str:
     changes = [
-        f"{signed_percent(primary.log_ratio)} at {number_text(one.value)}"
-        for one in sweep.points
-        if one.arm == arm and (primary := one.primary) is not None
+        f"{signed_percent(primary.log_ratio)} at {number_text(point.value)}"
+        for point in sweep.points
+        if point.arm == arm and (primary := point.primary) is not None
     ]
     return f"{shown(arm)}: {listed(changes, most=_MOST_ITEMS) if changes else 'not measured'}."

@@ -134,7 +134,7 @@ class _Bar:
     @property
     def size(self) -> float:
         """Return the length of the bar."""
-        return sum(one.size for one in self.segments)
+        return sum(segment.size for segment in self.segments)
 
 
 def _across(field: str, ends: tuple[float, float], *, title: str) -> alt.X:
@@ -287,7 +287,7 @@ def startup_charts(run: RunComparison) -> tuple[Chart, ...]:
 
 def _startup_chart(run: RunComparison, summaries: list[StartupSummary]) -> Chart | None:
     tables: dict[str, Parts] = {
-        one.arm: {part.phase: part for part in one.parts} for one in summaries
+        summary.arm: {part.phase: part for part in summary.parts} for summary in summaries
     }
     order = dict.fromkeys((*run.all_references, *compared_arms(run), *tables))
     arms = {arm: tables[arm] for arm in order if arm in tables}
@@ -359,7 +359,7 @@ def step_chart(run: RunComparison, cell: CellSummary, arms: tuple[str, ...]) -> 
     if len(cell.step_edges_s) < 2:
         return None
     arm_styles, bins = run_styles(run), len(cell.step_edges_s) - 1
-    by_arm = {one.arm: one for one in cell.step_times}
+    by_arm = {times.arm: times for times in cell.step_times}
     drawable = [
         times
         for times in (by_arm[arm] for arm in arms if arm in by_arm)

@@ -160,21 +160,21 @@ def _starts(comparison: Comparison, arm: str) -> tuple[str, ...]:
 def failures_section(run: RunComparison, files: tuple[str, ...]) -> Section | None:
     """Return every failure of the run; None if nothing failed."""
     labels = cell_labels(run)
-    reported = {(one.cell, one.arm) for one in run.course.failures}
+    reported = {(failure.cell, failure.arm) for failure in run.course.failures}
     failures = (
-        *(_from_row(one, labels) for one in run.course.failures),
+        *(_from_row(failure, labels) for failure in run.course.failures),
         *(
-            _from_comparison(run, one, label=labels[one.cell])
-            for one in run.comparisons
-            if one.outcome in {"failed", "not-run"}
-            and (one.cell, one.arm) not in reported
-            and not one.is_skipped_size
+            _from_comparison(run, comparison, label=labels[comparison.cell])
+            for comparison in run.comparisons
+            if comparison.outcome in {"failed", "not-run"}
+            and (comparison.cell, comparison.arm) not in reported
+            and not comparison.is_skipped_size
         ),
         *_states(run),
     )
     if not failures:
         return None
-    blocks = tuple(_failure_group(one, files) for one in failures)
+    blocks = tuple(_failure_group(failure, files) for failure in failures)
     name = f"Failures ({len(failures)})"
     return Section(anchor="failures", title="Failures", link=name, blocks=blocks)
 
@@ -227,14 +227,20 @@ def _from_comparison(run: RunComparison, comparison: Comparison, *, label: str) 
 
 def _states(run: RunComparison) -> Iterator[_Failure]:
     """Yield the arms and cells that failed and whose failure is not shown elsewhere."""
-    failed = {(one.host, one.arm) for one in run.course.failures}
-    failed |= {(one.host, one.arm) for one in run.comparisons if one.failure is not None}
+    failed = {(failure.host, failure.arm) for failure in run.course.failures}
+    failed |= {
+        (comparison.host, comparison.arm)
+        for comparison in run.comparisons
+        if comparison.failure is not None
+    }
     for arm in run.arms:
         if arm.state != "ok" and (arm.host, arm.arm) not in failed:
             where = f"{arm.arm} on host {arm.host}"
             yield _Failure(where=where, state=arm.state, brief=arm.reason)
-    failed_cells = {one.cell for one in run.course.failures} | {
-        one.cell for one in run.comparisons if one.outcome in {"failed", "not-run"}
+    failed_cells = {failure.cell for failure in run.course.failures} | {
+        comparison.cell
+        for comparison in run.comparisons
+        if comparison.outcome in {"failed", "not-run"}
     }
     for cell in run.cells:
         if cell.state != "ok" and cell.id not in failed_cells:
@@ -257,7 +263,7 @@ def method_section(run: RunComparison) -> Section:
         return Section(anchor="method", title="Method", blocks=(Items(items=IMPORTED),))
     labels = cell_labels(run)
     cells = run.cells[:_MOST_CONTROLS]
-    controls = [control_sentence(one, label=labels[one.id], run=run) for one in cells]
+    controls = [control_sentence(cell, label=labels[cell.id], run=run) for cell in cells]
     if len(run.cells) > _MOST_CONTROLS:
         more = len(run.cells) - _MOST_CONTROLS
         controls.append(f"{more} more A/A controls are in All comparisons.")
@@ -334,7 +340,7 @@ def reproduce_section(run: RunComparison, files: tuple[str, ...]) -> Section:
 
 
 def _files(run: RunComparison, files: tuple[str, ...]) -> Iterator[Block]:
-    has_raw = any(one.raw for cell in run.profiles for arm in cell.arms for one in arm.passes)
+    has_raw = any(state.raw for cell in run.profiles for arm in cell.arms for state in arm.passes)
     if has_raw:
         yield from texts(
             "Raw files of profilers name the host and the command line.", style="small"

@@ -89,7 +89,7 @@ def answer_section(
     further = Fold(
         summary=f"{len(leads) - first} more environments in sentences",
         style="leads",
-        blocks=tuple(_lead(one, style="further") for one in leads[first:]),
+        blocks=tuple(_lead(headline, style="further") for headline in leads[first:]),
     )
     cards = tuple(
         Group(blocks=(Heading(text=card.heading), Items(items=card.items)))
@@ -100,7 +100,7 @@ def answer_section(
         title="Answer",
         is_title_hidden=True,
         blocks=(
-            *(_lead(one, style="lead") for one in leads[:first]),
+            *(_lead(headline, style="lead") for headline in leads[:first]),
             *tables,
             *gpu_tables(run),
             *leading_tables(run),
@@ -250,8 +250,8 @@ def _arm_row(headline: Headline, rows: tuple[ComparedRow, ...]) -> Row:
     mean = mean_log_ratio(headline.verdicts)
     cells = {(words.cell_id, words.arm) for words in headline.verdicts}
     drawn = [row.mark for row in rows if (row.verdict.cell_id, row.verdict.arm) in cells]
-    marks = {(one.outcome, one.x): one for one in drawn if one is not None}  # one at a place
-    outcomes = (f"{counts[one]} {WORDS[one]}" for one in SYMBOLS if counts[one])
+    marks = {(mark.outcome, mark.x): mark for mark in drawn if mark is not None}  # one at a place
+    outcomes = (f"{counts[symbol]} {WORDS[symbol]}" for symbol in SYMBOLS if counts[symbol])
     return Row(
         cells=(
             headline.arm,
@@ -268,7 +268,9 @@ def _confounded(headline: Headline) -> str:
     count = sum(words.is_confounded for words in headline.verdicts)
     if not count:
         return ""
-    mean = mean_log_ratio(tuple(one for one in headline.verdicts if not one.is_confounded))
+    mean = mean_log_ratio(
+        tuple(verdict for verdict in headline.verdicts if not verdict.is_confounded)
+    )
     without = "" if mean is None else f"; without them {signed_percent(mean)} in the mean"
     return f"⚠ {count} confounded{without}"
 
@@ -404,7 +406,7 @@ def _host_blocks(run: RunComparison, rows: list[ComparedRow]) -> tuple[Block, ..
     if len(by_host) <= _FEW_HOSTS:
         return ()
     columns = tuple(dict.fromkeys(place for cells in by_host.values() for place in cells))
-    odd = {host for one in run.between_hosts.estimates for host in one.odd_hosts}
+    odd = {host for estimate in run.between_hosts.estimates for host in estimate.odd_hosts}
 
     def urgency(host: str) -> tuple[bool, int, float]:
         of_host = by_host[host].values()

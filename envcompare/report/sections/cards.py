@@ -96,7 +96,7 @@ def _with_link(items: list[Line], *, link: str, href: str) -> list[Line]:
 
 def summary_cards(run: RunComparison) -> _SummaryCards:
     """Return the three cards with their sentences."""
-    verdicts = tuple(one for headline in headlines(run) for one in headline.verdicts)
+    verdicts = tuple(verdict for headline in headlines(run) for verdict in headline.verdicts)
     known = "No confounder, no failure and no failed control is known."
     is_proven = run.proof is not None and run.proof.outcome in {"cause", "contributes"}
     if has_lines(run) and not is_proven:
@@ -161,7 +161,7 @@ def _why(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, ...]:
         rungs = _with_link(rungs, link="Ladder", href="#ladder")
     largest = _largest(verdicts, split=split_arms(run), are_lines=has_lines(run))
     items = [_item(text) for text in thread_lines(run)]
-    comparisons = {(one.cell, one.arm): one for one in run.comparisons}
+    comparisons = {(comparison.cell, comparison.arm): comparison for comparison in run.comparisons}
     lines = ((one, clock_sentence(comparisons[one.cell_id, one.arm])) for one in _moved(verdicts))
     clock_items = [_item(f"{one.arm}, {one.cell}. {line}") for one, line in lines if line]
     return (
@@ -171,7 +171,7 @@ def _why(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, ...]:
         *_first(items, "more about threads.", link="Environments", href="#environments"),
         *_why_of_profiles(run),
         *clock_items[:_MOST_CLOCKS],
-        *_on_purpose(run) * any(one.outcome in EXPLAINED for one in verdicts),
+        *_on_purpose(run) * any(verdict.outcome in EXPLAINED for verdict in verdicts),
     )
 
 
@@ -200,7 +200,7 @@ def _largest(verdicts: tuple[Verdict, ...], *, split: frozenset[str], are_lines:
     moved = _moved(verdicts)
     clean = [one for one in moved if not one.is_confounded]
     if not moved:
-        is_open = any(one.outcome == "inconclusive" for one in verdicts)
+        is_open = any(verdict.outcome == "inconclusive" for verdict in verdicts)
         return _item(_UNDECIDED if is_open else _NOTHING)
     if not clean:
         opening = "Every difference found has a known confounder"
@@ -272,8 +272,12 @@ def _failed_controls(run: RunComparison) -> list[Line]:
 
 def _without_answer(run: RunComparison, verdicts: tuple[Verdict, ...]) -> list[Line]:
     items, total = [], counted(len(verdicts), "comparison")
-    skipped = {(one.cell, one.arm) for one in run.comparisons if one.is_skipped_size}
-    left = [one for one in verdicts if (one.cell_id, one.arm) not in skipped]
+    skipped = {
+        (comparison.cell, comparison.arm)
+        for comparison in run.comparisons
+        if comparison.is_skipped_size
+    }
+    left = [verdict for verdict in verdicts if (verdict.cell_id, verdict.arm) not in skipped]
     if len(left) < len(verdicts):
         text = f"{len(verdicts) - len(left)} of {total} not run: the batch does not fit."
         items.append(_item(text, href="#batches", link="Batch sizes"))
@@ -282,7 +286,7 @@ def _without_answer(run: RunComparison, verdicts: tuple[Verdict, ...]) -> list[L
         if count:
             text = f"{count} of {total} {word}: left out of every mean."
             items.append(_item(text, href="#failures", link="Failures"))
-    undecided = sum(one.outcome == "inconclusive" for one in verdicts)
+    undecided = sum(verdict.outcome == "inconclusive" for verdict in verdicts)
     if undecided:
         verb = "is" if undecided == 1 else "are"
         text = f"{undecided} of {total} {verb} inconclusive: a difference may exist."

@@ -102,7 +102,9 @@ def ladder_section(run: RunComparison, charts: ChartBudget) -> Section | None:
 
 def _rungs(run: RunComparison, cell: str, label: str) -> Table:
     """Return a row for each rung: against the reference, against the rung below, what differs."""
-    compared = {one.arm: one for one in run.comparisons if one.cell == cell}
+    compared = {
+        comparison.arm: comparison for comparison in run.comparisons if comparison.cell == cell
+    }
     return table_of(
         f"Rungs of the ladder in {label}",
         tuple(step for step in run.views.ladder if step.cell == cell),
@@ -171,7 +173,9 @@ def sweeps_section(run: RunComparison, charts: ChartBudget) -> Section | None:
 
 def _reach(sweep: Sweep) -> float:
     estimates = (point.primary for point in sweep.points)
-    return max((abs(one.log_ratio) for one in estimates if one is not None), default=0.0)
+    return max(
+        (abs(estimate.log_ratio) for estimate in estimates if estimate is not None), default=0.0
+    )
 
 
 def _sweep_table(sweep: Sweep) -> Table:
@@ -355,7 +359,9 @@ def _startup_table(
     run: RunComparison, group: Sequence[StartupSummary], *, label: str, is_divided: bool
 ) -> Table:
     """Return a column for each arm and a row for each part; only the total if not `is_divided`."""
-    by_arm: dict[str, Parts] = {one.arm: {part.phase: part for part in one.parts} for one in group}
+    by_arm: dict[str, Parts] = {
+        startup.arm: {part.phase: part for part in startup.parts} for startup in group
+    }
     cell = next((cell for cell in run.cells if group and cell.id == group[0].cell), None)
     planned = arms_in(run, cell) if cell else (run.reference_arm, *compared_arms(run))
     arms = dict.fromkeys((*planned, *by_arm))
@@ -367,10 +373,10 @@ def _startup_table(
     rows += [
         (
             Line(text=name, phase=phase if phase in PHASES else ""),
-            *(_part(one.get(phase)) for one in parts),
+            *(_part(part.get(phase)) for part in parts),
         )
         for phase, name in names.items()
-        if any(phase in one for one in parts)
+        if any(phase in part for part in parts)
     ]
     return grid_of(
         f"Start-up of {label}",
@@ -393,7 +399,7 @@ def _bar(parts: Parts, longest: float) -> Line:
 
 
 def _startup_note(run: RunComparison, group: Sequence[StartupSummary], *, is_divided: bool) -> str:
-    first, launches = group[0], min(one.launches for one in group)
+    first, launches = group[0], min(startup.launches for startup in group)
     what = "Median and range" if launches > 1 else "Times"
     cold = f" (cold: {first.cold_reason})" if first.cold_reason else ""
     return (
@@ -404,10 +410,15 @@ def _startup_note(run: RunComparison, group: Sequence[StartupSummary], *, is_div
 
 
 def _difference_note(run: RunComparison, group: Sequence[StartupSummary]) -> str:
-    pairs = [part.pairs for one in group for part in one.parts if part.difference_low_s is not None]
+    pairs = [
+        part.pairs
+        for startup in group
+        for part in startup.parts
+        if part.difference_low_s is not None
+    ]
     if not pairs:
         return ""
-    reference = reference_name(run, *(one.cell for one in group))
+    reference = reference_name(run, *(startup.cell for startup in group))
     over = f"over {counted(min(pairs), 'pair')}, with its 95 % interval"
     return f" Signed: mean difference to {reference} {over}."
 
@@ -472,7 +483,7 @@ def _memory_table(run: RunComparison) -> Table:
             peak(name, head)
             for name, head in _MEMORY.items()
             if name == "max_rss_bytes"
-            or any(getattr(one, name) is not None for one in run.views.memory)
+            or any(getattr(summary, name) is not None for summary in run.views.memory)
         ),
         style="fit",
     )
@@ -482,7 +493,7 @@ def picked_section(run: RunComparison) -> Section | None:
     """Return the numbers read from the output of commands; None if none were requested."""
     if not run.views.picked:
         return None
-    level = next((margin_percent(one.level) for one in run.views.picked), "")
+    level = next((margin_percent(value.level) for value in run.views.picked), "")
     of_processes = (
         "Last match in the output of each process: median, range, and change against "
         f"{reference_name(run)} in the same round with its {level} interval, not widened. "
@@ -513,9 +524,9 @@ def _picked_table(run: RunComparison) -> Table:
         run.views.picked,
         key=lambda picked: (picked.cell, picked.name, picked.arm not in run.all_references),
     )
-    shown = [one for one in ordered if not one.arm.endswith(CONTROL_SUFFIX)]
+    shown = [value for value in ordered if not value.arm.endswith(CONTROL_SUFFIX)]
     programs = {cell.id for cell in run.cells if cell.is_program}
-    is_paired = any(one.log_ratio is not None for one in run.views.picked)
+    is_paired = any(value.log_ratio is not None for value in run.views.picked)
     return table_of(
         _picked_title(run),
         shown,
@@ -533,7 +544,7 @@ def _picked_table(run: RunComparison) -> Table:
 
 def _picked_median(picked: PickedValue, shown: list[PickedValue], *, is_of_program: bool) -> Line:
     number = (picked.cell, picked.name)
-    others = (one.median for one in shown if (one.cell, one.name) == number)
+    others = (value.median for value in shown if (value.cell, value.name) == number)
     spread = "the same each time"
     if picked.low != picked.high:
         spread = f"{three_digits(picked.low)} to {three_digits(picked.high)}"

@@ -244,7 +244,7 @@ def comparisons_section(
     )
     table = _comparisons_table(run, rows, axis, folds=folds, files=files)
     hidden = () if has_programs(run) else _OF_PROCESSES
-    if not any(one.quantiles_s for cell in run.cells for one in cell.step_times):
+    if not any(times.quantiles_s for cell in run.cells for times in cell.step_times):
         hidden = (*hidden, "p99")
     possible = tuple(metric for metric in METRICS if metric not in hidden)
     missing = [METRICS[name] for name in possible if name not in metrics]

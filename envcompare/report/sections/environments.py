@@ -103,7 +103,9 @@ def hosts_facts(run: RunComparison) -> tuple[HostFacts, ...]:
         HostFacts(
             host=host,
             arms=tuple(sorted(arms, key=lambda arm: arm.arm not in run.all_references)),
-            differences=tuple(one for one in compared_differences(run) if one.host == host),
+            differences=tuple(
+                difference for difference in compared_differences(run) if difference.host == host
+            ),
             equal_arms=frozenset(arm.arm for arm in arms if _is_equal(run, host, arm.arm)),
         )
         for host, arms in hosts.items()
@@ -111,8 +113,12 @@ def hosts_facts(run: RunComparison) -> tuple[HostFacts, ...]:
 
 
 def _is_equal(run: RunComparison, host: str, arm: str) -> bool:
-    compared = (one for one in run.comparisons if (one.host, one.arm) == (host, arm))
-    return {one.outcome for one in compared} == {"equivalent"}
+    compared = (
+        comparison
+        for comparison in run.comparisons
+        if (comparison.host, comparison.arm) == (host, arm)
+    )
+    return {comparison.outcome for comparison in compared} == {"equivalent"}
 
 
 def environments_section(hosts: tuple[HostFacts, ...]) -> Section:
@@ -143,7 +149,10 @@ def _alike(hosts: tuple[HostFacts, ...]) -> list[tuple[HostFacts, ...]]:
     for facts in hosts:
         states = tuple((arm.arm, arm.state) for arm in facts.arms)
         differing_keys = tuple(
-            sorted((one.arm, one.key, one.fact_class) for one in facts.differences)
+            sorted(
+                (difference.arm, difference.key, difference.fact_class)
+                for difference in facts.differences
+            )
         )
         groups.setdefault((states, differing_keys), []).append(facts)
     return [tuple(group) for group in groups.values()]
@@ -198,7 +207,7 @@ def _other_blocks(facts: HostFacts) -> Iterator[Block]:
     """Yield the properties that all arms share, and those that only some have."""
     answered = tuple(arm for arm in facts.arms if arm.facts) or facts.arms
     tables = _facts_by_arm(replace(facts, arms=answered))
-    differing = {one.key for one in facts.differences}
+    differing = {difference.key for difference in facts.differences}
     keys = sorted({key for table in tables for key in table} - differing)
     known = [key for key in keys if any(table.get(key) is not None for table in tables)]
     shared = [key for key in known if len({table.get(key) for table in tables}) == 1]
@@ -435,7 +444,7 @@ def groups_blocks(run: RunComparison) -> Iterator[PlainBlock]:
 def _effects(run: RunComparison) -> tuple[Block, ...]:
     heading = Heading(text="What environments cost in each group")
     effects = _estimates_of(run, are_effects=True)[:_MOST_SENTENCES]
-    sentences = (Line(text=estimate_sentence(run, one)) for one in effects)
+    sentences = (Line(text=estimate_sentence(run, effect)) for effect in effects)
     first, other = _names(run)
     return (
         heading,
@@ -501,11 +510,13 @@ def _differences(run: RunComparison, rows: tuple[GroupDifference, ...], label: s
 
 def _software(run: RunComparison) -> tuple[Block, ...]:
     differences = tuple(
-        one for one in run.between_hosts.group_differences if one.fact_class != "host"
+        difference
+        for difference in run.between_hosts.group_differences
+        if difference.fact_class != "host"
     )
     if not differences:
         return ()
-    is_open = any(one.fact_class == "confounder" for one in differences)
+    is_open = any(difference.fact_class == "confounder" for difference in differences)
     table = _differences(run, differences, "Software that differs between the groups")
     mark = "⚠ Software and settings differ as well" if is_open else "Settings differ as well"
     return (Fold(summary=f"{mark} ({len(differences)})", is_open=False, blocks=(table,)),)
@@ -540,5 +551,7 @@ def _mean(ratios: Mapping[str, float]) -> str:
 
 def _estimates_of(run: RunComparison, *, are_effects: bool) -> tuple[GroupEstimate, ...]:
     return tuple(
-        one for one in run.between_hosts.group_estimates if bool(one.against) == are_effects
+        estimate
+        for estimate in run.between_hosts.group_estimates
+        if bool(estimate.against) == are_effects
     )

@@ -91,7 +91,7 @@ def _shown_profiles(run: RunComparison) -> tuple[CellProfiles, ...]:
 def rows_each(run: RunComparison) -> int:
     """Return the number of rows for each table of kernels, activities or operators."""
     shown = _shown_profiles(run)
-    tables = sum(2 * len(one.arms) + len(one.kernel_diffs) for one in shown)
+    tables = sum(2 * len(profiles.arms) + len(profiles.kernel_diffs) for profiles in shown)
     return max(_LEAST_ROWS, min(_MOST_ROWS, _ROWS_OF_PAGE // max(1, tables)))
 
 
@@ -129,7 +129,7 @@ def profiled_cells(
 def left_out(run: RunComparison, cells: tuple[ProfiledCell, ...]) -> str:
     """State how many cells and ledgers do not fit here; empty if all fit."""
     more, outcomes = len(run.profiles) - _MOST_CELLS, _outcomes(run)
-    ledgers = sum(len(_unexplained(one, outcomes)) for one in run.profiles)
+    ledgers = sum(len(_unexplained(profile, outcomes)) for profile in run.profiles)
     ledgers -= sum(len(cell.compared) for cell in cells)
     sentences = [
         f"The cells that moved most are shown; comparison.json holds {more} more."
@@ -141,7 +141,7 @@ def left_out(run: RunComparison, cells: tuple[ProfiledCell, ...]) -> str:
 
 
 def _outcomes(run: RunComparison) -> _Outcomes:
-    return {(one.cell, one.arm): one.outcome for one in run.comparisons}
+    return {(comparison.cell, comparison.arm): comparison.outcome for comparison in run.comparisons}
 
 
 def _unexplained(profiles: CellProfiles, outcomes: _Outcomes) -> tuple[str, ...]:
@@ -150,8 +150,8 @@ def _unexplained(profiles: CellProfiles, outcomes: _Outcomes) -> tuple[str, ...]
     The ledger of an equivalent arm would divide a difference that is not there; its kernels may
     differ.
     """
-    diffs = {one.arm for one in profiles.kernel_diffs}
-    arms = dict.fromkeys((*(one.arm for one in profiles.ledgers), *diffs))
+    diffs = {diff.arm for diff in profiles.kernel_diffs}
+    arms = dict.fromkeys((*(ledger.arm for ledger in profiles.ledgers), *diffs))
     known = {arm: outcomes.get((profiles.cell, arm)) for arm in arms}
     return tuple(
         arm
@@ -399,7 +399,7 @@ def _operators_of_arms(
     sources = (_note(one.source, one.steps, 0) for one in tables.values())
     table = grid_of(
         label,
-        (Column(head="Name", kind="kernel", is_row_head=True), *(one[1] for one in columns)),
+        (Column(head="Name", kind="kernel", is_row_head=True), *(column[1] for column in columns)),
         (
             (
                 Line(codes=(short_name(name),)),

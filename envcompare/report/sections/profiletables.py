@@ -130,7 +130,7 @@ class QuantityLine:
         """Say whether all arms agree with the first, and the same value is printed for them."""
         first, *others = self.cells
         return bool(others) and all(
-            one.word == "equal" and one.text == first.text for one in others
+            cell.word == "equal" and cell.text == first.text for cell in others
         )
 
     @property
@@ -220,7 +220,10 @@ def fact_lines(profiles: CellProfiles) -> tuple[QuantityLine, ...]:
 def leading_tables(run: RunComparison) -> tuple[Table, ...]:
     """Return the quantities that an import counted in its first cells; empty for a timed run."""
     labels, shown = cell_labels(run), () if is_timed(run) else run.profiles[:_MOST_TABLES]
-    tables = (_leading_table(one, label=labels.get(one.cell, one.cell)) for one in shown)
+    tables = (
+        _leading_table(profiles, label=labels.get(profiles.cell, profiles.cell))
+        for profiles in shown
+    )
     return tuple(table for table in tables if table.rows)
 
 
@@ -437,8 +440,10 @@ def why_no_ratio(unlike: str, *, page: str, rule: str) -> str:
 
 def _why_not(arm: ArmProfiles, like: QuantityRow) -> str:
     """Return why the pass for a quantity is missing in an arm, or that it lacks the quantity."""
-    same = [one for one in arm.passes if one.kind == like.kind]
-    missing = [one.lacks.problem.reason for one in same if one.state == "missing" and one.lacks]
+    same = [state for state in arm.passes if state.kind == like.kind]
+    missing = [
+        state.lacks.problem.reason for state in same if state.state == "missing" and state.lacks
+    ]
     if missing:
         return one_line(missing[0])
     return "no profile of it says so" if same else "no such profile was taken"
@@ -450,8 +455,8 @@ def differences_of(
     """Return the ledger and the kernels of an arm, each None if unknown."""
     ledgers, diffs = (profiles.ledgers, profiles.kernel_diffs) if profiles else ((), ())
     return (
-        next((one for one in ledgers if one.arm == arm), None),
-        next((one for one in diffs if one.arm == arm), None),
+        next((ledger for ledger in ledgers if ledger.arm == arm), None),
+        next((diff for diff in diffs if diff.arm == arm), None),
     )
 
 

@@ -94,7 +94,7 @@ def scaling_section(run: RunComparison) -> Section | None:
         return None
     notes = (
         *(_COLLECTIVES,) * _has_collectives(run),
-        *(_NO_BASE,) * all(one.speed_up is None for one in run.views.scaling),
+        *(_NO_BASE,) * all(scaling.speed_up is None for scaling in run.views.scaling),
         *_waited(run),
         *_crowded(run),
         *_networks(run),
@@ -159,7 +159,7 @@ def scaling_table(run: RunComparison) -> Table:
 
 
 def _has_collectives(run: RunComparison) -> bool:
-    return any(one.collective_s is not None for one in run.views.scaling)
+    return any(scaling.collective_s is not None for scaling in run.views.scaling)
 
 
 def _ranks(scaling: Scaling) -> Words:
@@ -219,7 +219,7 @@ def _crowded(run: RunComparison) -> Iterator[str]:
 
 def _networks(run: RunComparison) -> Iterator[str]:
     """Yield the network devices and shared memory that each environment gives its ranks."""
-    hosts = dict.fromkeys(one.host for one in run.views.scaling)
+    hosts = dict.fromkeys(scaling.host for scaling in run.views.scaling)
     for arm in run.arms:
         is_known = arm.host in hosts and "network.interfaces" in arm.facts
         if is_known and not arm.arm.endswith(CONTROL_SUFFIX):
@@ -256,7 +256,7 @@ def _sweep_name(run: RunComparison, sweep: BatchSweep) -> str:
 def _batch_tables(run: RunComparison, sweep: BatchSweep) -> tuple[Table, Table]:
     largest: list[Field[ArmSizes]] = [("largest batch that fits", "text", _largest)]
     rates = {(rate.cell, arm.arm): rate for arm in sweep.arms for rate in arm.rates}
-    compared = {(one.cell, one.arm): one for one in run.comparisons}
+    compared = {(comparison.cell, comparison.arm): comparison for comparison in run.comparisons}
     arms = [arm.arm for arm in sweep.arms]
     reference = run.reference_in(sweep.cells[0])
     environments = table_of(

@@ -115,7 +115,7 @@ def _phase_blocks(run: RunComparison, place: Place, *, label: str) -> Iterator[B
         yield phase_table(phases, label=label)
         yield Line(text=basis_sentence(phases), style="small")
     else:
-        unmarked = (one for one in run.views.phases if one.cell == cell and one.reason)
+        unmarked = (phase for phase in run.views.phases if phase.cell == cell and phase.reason)
         yield from texts(*map(unmarked_sentence, unmarked), style="small")
 
 
@@ -123,7 +123,11 @@ def phase_table(phases: ArmPhases, *, label: str) -> Table:
     """Return the step, its phases, the operators that differ, and the rest in one row."""
     return table_of(
         f"{_TITLE}, {label}",
-        (one for one in phases.parts if one.kind != "operator" or one.is_distinguishable),
+        (
+            difference
+            for difference in phases.parts
+            if difference.kind != "operator" or difference.is_distinguishable
+        ),
         ("Part of a step", "name", part_name),
         ("Phase", "text", lambda part: part.phase or ""),
         ("Share", "number", lambda part: f"{100 * part.share:.1f} %"),
@@ -152,7 +156,11 @@ def _phase_folds(run: RunComparison, *, explained: Container[Place]) -> Iterator
     each sentence appears once.
     """
     labels = cell_labels(run)
-    compared = {(one.cell, one.arm) for one in run.comparisons if not one.is_control}
+    compared = {
+        (comparison.cell, comparison.arm)
+        for comparison in run.comparisons
+        if not comparison.is_control
+    }
     rest = {
         f"{visible(labels[cell.cell])} · {visible(arm.arm)}": arm
         for cell in run.views.phases
@@ -286,7 +294,14 @@ def _comparison_fold(run: RunComparison, row: ComparedRow, sheet: Sheet, *, is_o
     comparison, words = row.comparison, row.verdict
     cell = next((one for one in run.cells if one.id == comparison.cell), None)
     place = (comparison.cell, comparison.arm)
-    split = next((one for one in run.views.decompositions if (one.cell, one.arm) == place), None)
+    split = next(
+        (
+            decomposition
+            for decomposition in run.views.decompositions
+            if (decomposition.cell, decomposition.arm) == place
+        ),
+        None,
+    )
     causes = " ".join(line_causes(run, (comparison,)))
     candidates = causes or candidates_text(run, (comparison,))
     reference = run.reference_in(comparison.cell)
@@ -338,7 +353,7 @@ def _profile_blocks(run: RunComparison, row: ComparedRow, sheet: Sheet) -> Itera
     cell, arm = row.comparison.cell, row.comparison.arm
     reference = visible(run.reference_in(cell))
     label, name = row.verdict.cell, f"{row.verdict.arm} in {row.verdict.cell}"
-    profiles = next((one for one in run.profiles if one.cell == cell), None)
+    profiles = next((profile for profile in run.profiles if profile.cell == cell), None)
     ledger, diff = differences_of(profiles, arm)
     if profiles and ledger:
         yield Heading(text="Difference ledger")
@@ -370,11 +385,11 @@ def _gap(
     if not missing:
         return ""
     reasons = (
-        one_line(one.lacks.problem.reason)
+        one_line(state.lacks.problem.reason)
         for arm in (profiles.arms if profiles else ())
         if arm.arm in arms
-        for one in arm.passes
-        if one.state != "ok" and one.lacks
+        for state in arm.passes
+        if state.state != "ok" and state.lacks
     )
     return visible(f"Not measured, {listed(missing)}: {sentence(next(reasons, NOT_PROFILED))}")
 
@@ -456,7 +471,7 @@ def _pointers(
 def _unfolded(run: RunComparison, rest: tuple[ComparedRow, ...]) -> Line:
     """State where to find the comparisons beyond the folds, and their ledgers."""
     word = "comparison that is" if len(rest) == 1 else "comparisons that are"
-    ledgers = {(one.cell, ledger.arm) for one in run.profiles for ledger in one.ledgers}
+    ledgers = {(profile.cell, ledger.arm) for profile in run.profiles for ledger in profile.ledgers}
     has_ledger = any((row.comparison.cell, row.comparison.arm) in ledgers for row in rest)
     more = Span(text="; their ledgers and kernels are in comparison.json alone")
     return Line(

@@ -57,8 +57,10 @@ def work_labels(run: RunComparison) -> dict[str, str]:
 
 
 def _cells(run: RunComparison) -> dict[str, CellSummary | Comparison]:
-    cells: dict[str, CellSummary | Comparison] = {one.cell: one for one in run.comparisons}
-    return cells | {one.id: one for one in run.cells}
+    cells: dict[str, CellSummary | Comparison] = {
+        comparison.cell: comparison for comparison in run.comparisons
+    }
+    return cells | {cell.id: cell for cell in run.cells}
 
 
 def _work_words(cells: dict[str, CellSummary | Comparison]) -> dict[str, list[str]]:
@@ -107,9 +109,9 @@ def varied_parameters(
 
 def compared_arms(run: RunComparison) -> tuple[str, ...]:
     """Return the arms that are compared with the reference, in the order of the run."""
-    controls = {one.arm for one in run.comparisons if one.is_control}
-    names = [one.arm for one in run.arms] + [
-        one.arm for one in run.comparisons if one.outcome != "reference"
+    controls = {comparison.arm for comparison in run.comparisons if comparison.is_control}
+    names = [arm.arm for arm in run.arms] + [
+        comparison.arm for comparison in run.comparisons if comparison.outcome != "reference"
     ]
     return tuple(
         name
@@ -120,7 +122,7 @@ def compared_arms(run: RunComparison) -> tuple[str, ...]:
 
 def arms_in(run: RunComparison, cell: CellSummary) -> tuple[str, ...]:
     """Return the reference of a cell and the arms that are compared with it there."""
-    there = {one.arm for one in run.comparisons if one.cell == cell.id}
+    there = {comparison.arm for comparison in run.comparisons if comparison.cell == cell.id}
     compared = (arm for arm in compared_arms(run) if arm in there or not cell.within)
     return (run.reference_in(cell.id), *compared)
 

@@ -77,14 +77,14 @@ def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> st
     Each difference is named once, with the strongest evidence of any decided cell. Confounders are
     named only if `confounder_sentence` names them.
     """
-    decided = [one for one in comparisons if one.outcome in MOVED]
+    decided = [comparison for comparison in comparisons if comparison.outcome in MOVED]
     if not decided:
         return ""
     asked = _asked(run, decided[0].arm)
     causes: dict[tuple[str, str, str], FactDifference] = {}
     for each in sorted(candidate_differences(run, decided), key=likelihood):
         causes.setdefault((each.host, each.arm, each.key), each)
-    unknown = [one for one in decided if one.candidates is None]
+    unknown = [comparison for comparison in decided if comparison.candidates is None]
     if unknown and not causes:
         in_some = len(unknown) < len(decided)
         cause = candidate_sentence(None, arm=decided[0].arm, in_some_cells=in_some)
@@ -107,7 +107,7 @@ def _asked(run: RunComparison, arm: str) -> str:
 
     That is values of a parameter, or images or stacks of one environment.
     """
-    arms = {one.arm: one for one in run.arms}
+    arms = {summary.arm: summary for summary in run.arms}
     before, after = arms.get(run.reference_of(arm)), arms.get(arm)
     if before is None or after is None:
         return ""
@@ -131,12 +131,12 @@ def _on_purpose(run: RunComparison, decided: Iterable[Comparison]) -> tuple[Fact
     """
     found = (
         each
-        for one in decided
-        for (host, arm, _), each in reported_differences(run, one.cell).items()
-        if (host, arm) == (one.host, one.arm) and each.fact_class == "varied"
+        for comparison in decided
+        for (host, arm, _), each in reported_differences(run, comparison.cell).items()
+        if (host, arm) == (comparison.host, comparison.arm) and each.fact_class == "varied"
         if not each.part_of
     )
-    by_key = {one.key: one for one in found}
+    by_key = {difference.key: difference for difference in found}
 
     def place(one: FactDifference) -> tuple[bool, bool, str]:
         purpose = fact(one.key).purpose
@@ -150,7 +150,11 @@ def _in_kernel(run: RunComparison, decided: Iterable[Comparison]) -> str:
 
     Empty if it is less than half, or within the error of the kernel's ticks.
     """
-    slower = {(one.cell, one.arm) for one in decided if one.outcome == "slower"}
+    slower = {
+        (comparison.cell, comparison.arm)
+        for comparison in decided
+        if comparison.outcome == "slower"
+    }
     longer = [
         (part.change_ns, profiles, ledger)
         for profiles in run.profiles
@@ -210,7 +214,7 @@ def _helper_programs(run: RunComparison, decided: Iterable[Comparison]) -> str:
 
     A program is left out if it used less than a tenth of the step's extra time.
     """
-    compared = {(one.cell, one.arm) for one in decided}
+    compared = {(comparison.cell, comparison.arm) for comparison in decided}
     labels = cell_labels(run)
     longest: dict[tuple[str, str], tuple[int, str]] = {}
     for profiles in run.profiles:
@@ -242,20 +246,23 @@ def part_name(part: PartDifference) -> str:
 
 def phases_sentence(phases: ArmPhases) -> str:
     """Name the operators that differ, the largest contribution first, or state that none do."""
-    differing = [one for one in phases.parts if one.kind == "operator" and one.is_distinguishable]
+    differing = [
+        part for part in phases.parts if part.kind == "operator" and part.is_distinguishable
+    ]
     sentences = []
     if phases.lone:
         lone = [
-            f"{visible(one.operator or _OUTSIDE)} in {one.phase} "
-            f"({share_text(one.share)} of the step in {one.arm})"
-            for one in phases.lone
+            f"{visible(operator.operator or _OUTSIDE)} in {operator.phase} "
+            f"({share_text(operator.share)} of the step in {operator.arm})"
+            for operator in phases.lone
         ]
         sentences.append(f"Run in one of the two environments only: {listed(lone)}.")
     if differing:
         names = [
-            f"{part_name(one)} in {one.phase or 'other'} "
-            f"{signed_percent(one.log_ratio)} ({signed_interval(one.low, one.high)})"
-            for one in differing
+            f"{part_name(difference)} in {difference.phase or 'other'} "
+            f"{signed_percent(difference.log_ratio)} "
+            f"({signed_interval(difference.low, difference.high)})"
+            for difference in differing
         ]
         verb = "operator differs" if len(names) == 1 else "operators differ"
         sentences.append(f"{len(names)} {verb}: {listed(names)}.")
@@ -379,8 +386,8 @@ def thread_lines(run: RunComparison) -> tuple[str, ...]:
 
 
 def _of_cell(run: RunComparison, cell: CellSummary) -> Iterator[str]:
-    ran = {one.arm: one for one in cell.threads}
-    arms = {one.arm: one for one in run.arms if one.host == cell.host}
+    ran = {thread.arm: thread for thread in cell.threads}
+    arms = {arm.arm: arm for arm in run.arms if arm.host == cell.host}
     reference = run.reference_in(cell.id)
     if reference not in ran or reference not in arms:
         return
@@ -426,7 +433,7 @@ def as_run_sentence(run: RunComparison) -> str:
     said: dict[str, None] = {}
     for arm in run.arms:
         key = (arm.host, run.reference_of(arm.arm))
-        usual = next((one for one in run.arms if (one.host, one.arm) == key), None)
+        usual = next((summary for summary in run.arms if (summary.host, summary.arm) == key), None)
         is_control = arm.arm.endswith(CONTROL_SUFFIX)
         if usual is not None and not is_control and _has_pool(arm, usual):
             said |= dict.fromkeys(_own_numbers(arm, usual)) | dict.fromkeys(
@@ -620,17 +627,22 @@ def cost_text(estimate: GroupEstimate) -> str:
 
 def basis_texts(run: RunComparison) -> tuple[str, ...]:
     """State what the intervals rest on and what they leave out."""
-    known = [one for one in run.between_hosts.group_estimates if one.log_ratio is not None]
+    known = [
+        estimate for estimate in run.between_hosts.group_estimates if estimate.log_ratio is not None
+    ]
     of_two = dict.fromkeys(
-        (*one.reference_values, *one.values, one.reference_group, one.group)
-        for one in known
-        if one.unit == "restart"
+        (*estimate.reference_values, *estimate.values, estimate.reference_group, estimate.group)
+        for estimate in known
+        if estimate.unit == "restart"
     )
-    over_hosts = [one for one in known if one.unit == "host"]
+    over_hosts = [estimate for estimate in known if estimate.unit == "host"]
     single = dict.fromkeys(
         (name, next(iter(values)))
-        for one in over_hosts
-        for name, values in ((one.reference_group, one.reference_values), (one.group, one.values))
+        for estimate in over_hosts
+        for name, values in (
+            (estimate.reference_group, estimate.reference_values),
+            (estimate.group, estimate.values),
+        )
         if len(values) == 1
     )
     said = [_UNPAIRED]
@@ -646,7 +658,7 @@ def basis_texts(run: RunComparison) -> tuple[str, ...]:
         "shown here."
         for group, host in single
     )
-    left_out = dict.fromkeys(host for one in known for host in one.left_out)
+    left_out = dict.fromkeys(host for estimate in known for host in estimate.left_out)
     if left_out:
         hosts = listed(tuple(left_out), most=_MOST_HOSTS)
         said.append(
@@ -654,7 +666,7 @@ def basis_texts(run: RunComparison) -> tuple[str, ...]:
             f"{hosts}."
         )
     failed = dict.fromkeys(
-        host for one in run.between_hosts.group_estimates for host in one.failed_controls
+        host for estimate in run.between_hosts.group_estimates for host in estimate.failed_controls
     )
     if failed:
         hosts = listed(tuple(failed), most=_MOST_HOSTS)
@@ -662,7 +674,7 @@ def basis_texts(run: RunComparison) -> tuple[str, ...]:
             f"The A/A control failed on {hosts}: no smaller difference of costs is claimed."
         )
     confounded = dict.fromkeys(
-        one.arm for one in run.between_hosts.group_estimates if one.is_confounded
+        estimate.arm for estimate in run.between_hosts.group_estimates if estimate.is_confounded
     )
     if confounded:
         said.append(

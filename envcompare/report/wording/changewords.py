@@ -118,8 +118,10 @@ def worded_gates(
             result,
             sentence=flat(_result_sentence(result)),
             findings=tuple(
-                msgspec.structs.replace(one, sentence=flat(_finding_sentence(result, one, naming)))
-                for one in result.findings
+                msgspec.structs.replace(
+                    finding, sentence=flat(_finding_sentence(result, finding, naming))
+                )
+                for finding in result.findings
             ),
         )
         for result in results
@@ -130,8 +132,8 @@ def gate_blocks(
     results: Iterable[GateResult], *runs: RunComparison | RunSide
 ) -> tuple[PlainBlock, ...]:
     """Return the failed, open and passed gates, and the runs that no gate can judge."""
-    arms = (one for run in runs if isinstance(run, RunComparison) for one in run.arms)
-    names = dict.fromkeys(one.arm for one in arms if not one.is_timed)
+    arms = (arm for run in runs if isinstance(run, RunComparison) for arm in run.arms)
+    names = dict.fromkeys(arm.arm for arm in arms if not arm.is_timed)
     blocks: list[PlainBlock] = []
     if names:
         unjudged = f"no gate judges {listed(list(names), most=9)}"
@@ -156,14 +158,14 @@ def gate_blocks(
 
 
 def _result_sentence(result: GateResult) -> str:
-    hits = sum(one.finding == "hit" for one in result.findings)
-    unjudged = sum(one.finding == "unjudged" for one in result.findings)
+    hits = sum(finding.finding == "hit" for finding in result.findings)
+    unjudged = sum(finding.finding == "unjudged" for finding in result.findings)
     every = counted(result.comparisons, "comparison")
     if hits:
         return f"gate {result.gate}: hit by {hits} of {every}"
     if unjudged:
         return f"gate {result.gate}: not hit, but {unjudged} of {every} could not be judged"
-    doubtful = sum(one.finding == "open" for one in result.findings)
+    doubtful = sum(finding.finding == "open" for finding in result.findings)
     doubt = f", {doubtful} of them not beyond doubt" if doubtful else ""
     return f"gate {result.gate}: not hit, {every} judged{doubt}"
 
@@ -256,8 +258,8 @@ def worded(run: RunChange, labels: dict[str, str]) -> RunChange:
     return msgspec.structs.replace(
         run,
         changes=tuple(
-            msgspec.structs.replace(one, sentence=flat(_sentence(run, one, labels)))
-            for one in run.changes
+            msgspec.structs.replace(change, sentence=flat(_sentence(run, change, labels)))
+            for change in run.changes
         ),
         gates=worded_gates(
             run.gates, labels, run.reference_arm, references=run.references, is_change=True
@@ -268,7 +270,7 @@ def worded(run: RunChange, labels: dict[str, str]) -> RunChange:
 def change_blocks(run: RunChange, labels: dict[str, str]) -> tuple[PlainBlock, ...]:
     """Return the blocks for terminal and Markdown of two runs that have their sentences."""
     is_short = len(run.changes) <= _MOST_SAID
-    said = (one for one in run.changes if is_short or one.outcome in _ALWAYS_SAID)
+    said = (change for change in run.changes if is_short or change.outcome in _ALWAYS_SAID)
     return (
         Heading(text=f"change from {_run_name(run.before)} to {_run_name(run.after)}"),
         *(Line(text=text, style="warning") for text in _warnings(run)),
@@ -276,7 +278,7 @@ def change_blocks(run: RunChange, labels: dict[str, str]) -> tuple[PlainBlock, .
         Table(
             label="Changes",
             columns=tuple(Column(head=head) for head in _HEADS),
-            rows=tuple(_row(one, labels) for one in run.changes),
+            rows=tuple(_row(change, labels) for change in run.changes),
         ),
         Items(items=tuple(_notes(run)), style="note"),
     )
@@ -357,8 +359,8 @@ def _row(change: Change, labels: dict[str, str]) -> Row:
 
 def _warnings(run: RunChange) -> Iterable[str]:
     if run.mismatches:
-        cells = tuple(dict.fromkeys(one.cell for one in run.changes))
-        texts = [mismatch_text(one, cells) for one in run.mismatches]
+        cells = tuple(dict.fromkeys(change.cell for change in run.changes))
+        texts = [mismatch_text(mismatch, cells) for mismatch in run.mismatches]
         yield (
             "Compared despite a mismatch (--allow-mismatch), which may explain a change: "
             f"{'; '.join(texts)}."
@@ -367,13 +369,13 @@ def _warnings(run: RunChange) -> Iterable[str]:
         if not side.is_complete:
             yield f"The run {word} ({side.run_id}) is not complete: {INCOMPLETE}."
     for word in ("before", "after"):
-        names = [f"{one.arm} in {one.cell}" for one in run.left_out if one.only_in == word]
+        names = [f"{item.arm} in {item.cell}" for item in run.left_out if item.only_in == word]
         if names:
             yield f"Only in the run {word}, and not compared: {listed(names, most=20)}."
 
 
 def _notes(run: RunChange) -> Iterable[str]:
-    counts = Counter(one.outcome for one in run.changes)
+    counts = Counter(change.outcome for change in run.changes)
     if len(run.changes) > _MOST_SAID:
         words = [f"{count} {WORDS[outcome]}" for outcome, count in counts.items()]
         yield f"{counted(len(run.changes), 'change')}: {listed(words, most=9)}."
@@ -399,14 +401,14 @@ def _notes(run: RunChange) -> Iterable[str]:
     versions = run.before.tool_version, run.after.tool_version
     if versions[0] != versions[1]:
         yield f"envcompare was {versions[0]} before and is {versions[1]} after."
-    yield from (f"⚠ {one}" for one in run.cautions)
+    yield from (f"⚠ {caution}" for caution in run.cautions)
 
 
 def worded_runs(combined: CombinedRuns) -> CombinedRuns:
     """Return the combined runs with a sentence for each effect."""
     effects = (
-        msgspec.structs.replace(one, sentence=flat(_combined_sentence(combined, one)))
-        for one in combined.effects
+        msgspec.structs.replace(effect, sentence=flat(_combined_sentence(combined, effect)))
+        for effect in combined.effects
     )
     return msgspec.structs.replace(combined, effects=tuple(effects))
 
@@ -417,8 +419,8 @@ def combined_blocks(combined: CombinedRuns) -> tuple[PlainBlock, ...]:
         Heading(text=f"{len(combined.runs)} runs combined"),
         *(Line(text=text, style="warning") for text in _combined_warnings(combined)),
         *(
-            Line(strong=f"{SYMBOLS[one.outcome]} {one.sentence}", style=one.outcome)
-            for one in combined.effects
+            Line(strong=f"{SYMBOLS[effect.outcome]} {effect.sentence}", style=effect.outcome)
+            for effect in combined.effects
         ),
         Table(
             label="Runs",
@@ -491,7 +493,10 @@ def _combined_row(effect: CombinedEffect, part: CombinedPart) -> Row:
 
 def _combined_warnings(combined: CombinedRuns) -> Iterator[str]:
     if combined.mismatches:
-        texts = [f"{one.first} → {one.other}: {one.mismatch.text}" for one in combined.mismatches]
+        texts = [
+            f"{mismatch.first} → {mismatch.other}: {mismatch.mismatch.text}"
+            for mismatch in combined.mismatches
+        ]
         yield (
             "Combined despite a mismatch (--allow-mismatch), which may explain why runs differ: "
             f"{'; '.join(texts)}."
@@ -513,12 +518,14 @@ def _combined_notes(combined: CombinedRuns) -> Iterator[str]:
     margins = {run.margin for run in combined.runs}
     largest = ", the largest of the runs" if len(margins) > 1 else ""
     yield f"The margin is {margin_text(combined.margin)}{largest}."
-    units = {one.unit for one in combined.effects if one.log_ratio is not None}
+    units = {effect.unit for effect in combined.effects if effect.log_ratio is not None}
     if "host" in units:
         yield "Each machine is pooled over its own runs. The interval is for machines like these."
     if "run" in units:
         yield "Where all runs are of one machine, the interval is for other days on it alone."
-    levels = {margin_percent(one.level) for one in combined.effects if one.level is not None}
+    levels = {
+        margin_percent(effect.level) for effect in combined.effects if effect.level is not None
+    }
     if len(levels) == 1 and len(combined.effects) > 1:
         yield (
             f"The intervals hold at 95 % for all {len(combined.effects)} statements together "

@@ -116,13 +116,15 @@ def _weight(headline: Headline) -> tuple[int, float]:
 def compared_differences(run: RunComparison) -> tuple[FactDifference, ...]:
     """Return the differences of the compared arms, without those of the control."""
     arms = frozenset(compared_arms(run))
-    return tuple(one for one in run.differences if one.arm in arms)
+    return tuple(difference for difference in run.differences if difference.arm in arms)
 
 
 def _headline(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> Headline:
     if not judged:
         return _without_comparison(run, arm)
-    if any(one.arm == arm and one.hosts >= _FLEET for one in run.between_hosts.estimates):
+    if any(
+        estimate.arm == arm and estimate.hosts >= _FLEET for estimate in run.between_hosts.estimates
+    ):
         return _over_hosts(run, arm, judged)
     headline = _over_cells(run, arm, judged)
     rest = " ".join(filter(None, (headline.rest, _over_hosts_text(run, arm))))
@@ -152,10 +154,10 @@ def _over_hosts(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> He
 
 def _over_hosts_text(run: RunComparison, arm: str) -> str:
     """State the result over all hosts for an arm, by workload; empty for one host."""
-    estimates = [one for one in run.between_hosts.estimates if one.arm == arm]
+    estimates = [estimate for estimate in run.between_hosts.estimates if estimate.arm == arm]
     # show only the first of many, to keep the headlines on the first screen
     shown = estimates if len(estimates) <= _MOST_STATEMENTS else estimates[:1]
-    sentences = [_statement(one, run) for one in shown]
+    sentences = [_statement(estimate, run) for estimate in shown]
     if len(estimates) > len(shown):
         sentences.append(f"{len(estimates) - len(shown)} more statements are in the overview.")
     return visible(" ".join(sentences))
@@ -205,11 +207,13 @@ def _over_cells(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> He
         said = moved if outcome in MOVED else (outcome,)
         lead, rest = _differing(run, arm, judged, said=said), _others(run, judged, said=said)
     count = f" in {len(leading)} of {len(judged)}" if len(judged) > 1 else ""
-    compared = [one for one in run.compared if one.arm == arm]
+    compared = [comparison for comparison in run.compared if comparison.arm == arm]
     causes = line_causes(run, compared)
     # envcompare replaced these settings, and therefore did not measure them
     overwritten = (
-        one.evidence for one in run.differences if one.arm == arm and is_overwritten(one)
+        difference.evidence
+        for difference in run.differences
+        if difference.arm == arm and is_overwritten(difference)
     )
     return Headline(
         arm=visible(arm),
@@ -223,7 +227,7 @@ def _over_cells(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> He
                 (
                     _outside(run, arm, lead),
                     _caution(run, arm, judged),
-                    caution_of(run, arm, {one.host for one in compared}),
+                    caution_of(run, arm, {comparison.host for comparison in compared}),
                     visible(" ".join(dict.fromkeys(overwritten))),
                 ),
             )
@@ -399,7 +403,7 @@ def _caution(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:
     confounded = [one for one in judged if one.is_confounded]
     if not confounded:
         return ""
-    differences = tuple(one for one in run.differences if one.arm == arm)
+    differences = tuple(difference for difference in run.differences if difference.arm == arm)
     outcomes = frozenset(one.outcome for one in confounded)
     is_split = arm in split_arms(run)
     return confounder_sentence(differences, outcomes=outcomes, is_split=is_split) or (
@@ -408,9 +412,9 @@ def _caution(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:
 
 
 def _without_comparison(run: RunComparison, arm: str) -> Headline:
-    if any(one.arm == arm and not one.is_timed for one in run.arms):
+    if any(summary.arm == arm and not summary.is_timed for summary in run.arms):
         return _untimed(run, arm)
-    reason = next((one.reason for one in run.arms if one.arm == arm), "")
+    reason = next((summary.reason for summary in run.arms if summary.arm == arm), "")
     why = one_line(reason or "no comparison was reached", most=LONGEST_REASON)
     return Headline(
         arm=visible(arm),
@@ -423,9 +427,12 @@ def _without_comparison(run: RunComparison, arm: str) -> Headline:
 def _untimed(run: RunComparison, arm: str) -> Headline:
     """Summarise the profiles of an arm that was only imported and has no verdict."""
     kernel_texts = (
-        (one.cell, kernel_sentence(diff, reference=one.reference) + alone_text(one, arm))
-        for one in run.profiles
-        for diff in one.kernel_diffs
+        (
+            profile.cell,
+            kernel_sentence(diff, reference=profile.reference) + alone_text(profile, arm),
+        )
+        for profile in run.profiles
+        for diff in profile.kernel_diffs
         if diff.arm == arm
     )
     sentences = of_cells(run, kernel_texts, among=len(run.profiles))
@@ -439,9 +446,9 @@ def _untimed(run: RunComparison, arm: str) -> Headline:
         none = f"{arm} and {reference} have no profiles whose kernels can be compared."
         sentences = hidden_sentences(run, arm) or (none,)
     # a run without any timing says so once
-    others = [one.arm for one in run.arms if one.arm not in run.all_references]
+    others = [summary.arm for summary in run.arms if summary.arm not in run.all_references]
     not_timed = _NOT_TIMED if is_timed(run) or arm == others[0] else ""
-    differences = tuple(one for one in run.differences if one.arm == arm)
+    differences = tuple(difference for difference in run.differences if difference.arm == arm)
     return Headline(
         arm=visible(arm),
         outcome="not-run",
@@ -464,7 +471,7 @@ def _arms_without_gpu_work(run: RunComparison) -> frozenset[str]:
 
 def split_arms(run: RunComparison) -> frozenset[str]:
     """Return the arms that belong to a 2 × 2 in every cell with a measurement."""
-    cells = {one.cell for one in run.comparisons if one.primary is not None}
+    cells = {comparison.cell for comparison in run.comparisons if comparison.primary is not None}
     corners: dict[str, set[str]] = {}
     for split in run.views.decompositions:
         for arm in (split.arm, split.host_arm, split.base, split.base_image):

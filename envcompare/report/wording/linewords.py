@@ -51,12 +51,14 @@ def line_causes(run: RunComparison, comparisons: Iterable[Comparison]) -> tuple[
     difference of lines is decided.
     """
     compared = list(comparisons)
-    decided = [one for one in compared if one.outcome in MOVED]
-    arms = {one.arm: one for one in run.arms}
-    arm = next((arms[one.arm] for one in compared if one.arm in arms), None)
+    decided = [comparison for comparison in compared if comparison.outcome in MOVED]
+    arms = {summary.arm: summary for summary in run.arms}
+    arm = next((arms[comparison.arm] for comparison in compared if comparison.arm in arms), None)
     if arm is None or arm.stack != "line":
         proof = run.proof
-        is_of = proof and any((one.arm, one.cell) == (proof.arm, proof.cell) for one in decided)
+        is_of = proof and any(
+            (comparison.arm, comparison.cell) == (proof.arm, proof.cell) for comparison in decided
+        )
         return tuple(map(visible, proof_texts(proof))) if proof and is_of else ()
     before = arms[run.reference_of(arm.arm)]
     texts = _script_starts(before, arm)
@@ -98,15 +100,15 @@ def line_candidates(
     Of a line that was not read, only what its engine says counts.
     """
     names = (run.reference_of(comparison.arm), comparison.arm)
-    are_read = all(one.facts.get(READ) is not None for one in run.arms if one.arm in names)
+    are_read = all(arm.facts.get(READ) is not None for arm in run.arms if arm.arm in names)
     found = sorted(candidate_differences(run, (comparison,)), key=likelihood_in_lines)
     shown = [
-        one
-        for one in found
-        if one.is_felt is not False
-        and _can_explain(one, comparison)
-        and (None not in (one.reference, one.value) or fact(one.key).is_absent)
-        and (are_read or holds_for("container", one.key))
+        difference
+        for difference in found
+        if difference.is_felt is not False
+        and _can_explain(difference, comparison)
+        and (None not in (difference.reference, difference.value) or fact(difference.key).is_absent)
+        and (are_read or holds_for("container", difference.key))
     ]
     return shown, are_read
 
@@ -131,7 +133,7 @@ def _amount(value: FingerprintValue) -> float:
 
 def _script_starts(before: ArmSummary, after: ArmSummary) -> list[str]:
     """Return how long scripts took before their steps were measured, if they differ much."""
-    first, second = (one.facts.get(SCRIPT_START) for one in (before, after))
+    first, second = (summary.facts.get(SCRIPT_START) for summary in (before, after))
     if not (isinstance(first, int) and isinstance(second, int)):
         return []
     if abs(second - first) < max(_MUCH * max(first, second), _FELT_MS):
@@ -142,10 +144,10 @@ def _script_starts(before: ArmSummary, after: ArmSummary) -> list[str]:
 
 def _start_sentence(comparison: Comparison, before: ArmSummary, after: ArmSummary) -> list[str]:
     """Return how much of the difference is the start of the container, if that is much."""
-    starts_ms = [one.facts.get(CONTAINER_START) for one in (before, after)]
+    starts_ms = [summary.facts.get(CONTAINER_START) for summary in (before, after)]
     if starts_ms == [None, None] or comparison.deciding is None:
         return []
-    first_ms, second_ms = (one if isinstance(one, int) else 0 for one in starts_ms)
+    first_ms, second_ms = (start_ms if isinstance(start_ms, int) else 0 for start_ms in starts_ms)
     whole_s = (comparison.reference_step_s or 0.0) * math.expm1(comparison.deciding.log_ratio)
     start_s = (second_ms - first_ms) / 1000
     if not whole_s or start_s / whole_s < _MUCH:

@@ -133,10 +133,10 @@ def caution_of(run: RunComparison, arm: str, hosts: Iterable[str]) -> str:
     """State that an arm's cells are from hosts with different software; empty if not."""
     shown = frozenset(hosts)
     by_key = {
-        one.key: one.values
-        for one in run.between_hosts.differences
-        if one.arm in {arm, run.reference_of(arm)}
-        and len({value for host, value in one.values.items() if host in shown}) > 1
+        difference.key: difference.values
+        for difference in run.between_hosts.differences
+        if difference.arm in {arm, run.reference_of(arm)}
+        and len({value for host, value in difference.values.items() if host in shown}) > 1
     }
     return f"These cells are from hosts with different {_what(by_key)}." if by_key else ""
 
@@ -185,7 +185,10 @@ def scope_text(run: RunComparison) -> str:
     With several sessions, include the number of days.
     """
     captured = {arm.arm for arm in run.arms if arm.environment == CAPTURED}
-    if captured and all({one.arm, run.reference_in(one.cell)} & captured for one in run.compared):
+    if captured and all(
+        {comparison.arm, run.reference_in(comparison.cell)} & captured
+        for comparison in run.compared
+    ):
         return "measured at different times, perhaps on different machines"
     hosts = {cell.host for cell in run.cells}
     where = "on these hosts" if len(hosts) > 1 else "on this host"
@@ -213,32 +216,38 @@ def _sessions_sentence(run: RunComparison) -> str:
 
 def replication_sentence(run: RunComparison) -> str:
     """State what the intervals are based on: paired rounds, and restarts."""
-    primaries = [one.primary for one in run.compared if one.primary is not None]
+    primaries = [
+        comparison.primary for comparison in run.compared if comparison.primary is not None
+    ]
     if not primaries:
         return "There is no interval: no comparison was measured."
-    primaries = [one for one in primaries if _has_interval(one)]
+    primaries = [estimate for estimate in primaries if _has_interval(estimate)]
     if not primaries:
         return "There is no interval: too little was measured for one."
-    processes = [one.rounds for one in primaries if one.unit == "process"]
+    processes = [estimate.rounds for estimate in primaries if estimate.unit == "process"]
     if len(processes) == len(primaries):
         return f"Intervals come from {_range(processes, 'round')} of whole processes a cell."
-    primaries = [one for one in primaries if one.unit != "process"]
-    rounds = _range([one.rounds for one in primaries], "round")
-    restarts = _range([one.restarts for one in primaries], "restart")
+    primaries = [estimate for estimate in primaries if estimate.unit != "process"]
+    rounds = _range([estimate.rounds for estimate in primaries], "round")
+    restarts = _range([estimate.restarts for estimate in primaries], "restart")
     commands = f"; of commands, from {_range(processes, 'round')} of processes" if processes else ""
     return f"Intervals come from {rounds} a cell in {restarts}{commands}."
 
 
 def level_sentence(run: RunComparison) -> str:
     """State the confidence level, and the corrections that widen the intervals."""
-    deciding = [one.deciding for one in run.compared if one.deciding is not None]
-    if not any(one.is_widened and _has_interval(one) for one in deciding):
+    deciding = [
+        comparison.deciding for comparison in run.compared if comparison.deciding is not None
+    ]
+    if not any(estimate.is_widened and _has_interval(estimate) for estimate in deciding):
         return ""
     # two one-sided tests at this level need no correction
     equal = [
-        one
-        for one in run.compared
-        if one.outcome == "equivalent" and one.deciding and one.deciding.level == EQUAL_LEVEL
+        comparison
+        for comparison in run.compared
+        if comparison.outcome == "equivalent"
+        and comparison.deciding
+        and comparison.deciding.level == EQUAL_LEVEL
     ]
     if len(equal) == len(deciding) and not run.settings.screen:
         return _equal_sentence(run, len(equal)).strip()
@@ -252,9 +261,9 @@ def level_sentence(run: RunComparison) -> str:
     text = "The intervals hold at 95 %, widened for repeated checks"
     if run.settings.planned_comparisons > 1:
         levels = {
-            margin_percent(one.deciding.level)
-            for one in run.compared
-            if one.deciding and one.deciding.is_widened and one not in equal
+            margin_percent(comparison.deciding.level)
+            for comparison in run.compared
+            if comparison.deciding and comparison.deciding.is_widened and comparison not in equal
         }
         at = f" (each at {levels.pop()} on its own)" if len(levels) == 1 else ""
         text += f" and for all {run.settings.planned_comparisons} planned comparisons{at}"
@@ -293,9 +302,9 @@ def guard_cautions(run: RunComparison) -> tuple[str, ...]:
     )
     noted = ((cell.id, sentence(one_line(text))) for cell in run.cells for text in cell.cautions)
     waiting = (
-        (one.cell, f"{one.arm}: {text}; measure on a quieter machine.")
-        for one in run.compared
-        if (text := unseen_waiting(one, run.settings.margin))
+        (comparison.cell, f"{comparison.arm}: {text}; measure on a quieter machine.")
+        for comparison in run.compared
+        if (text := unseen_waiting(comparison, run.settings.margin))
     )
     texts = of_cells(run, (*_gaps(run), *drifts, *waiting, *noted), among=len(run.cells))
     return tuple(f"⚠ {text}" for text in texts)
@@ -319,11 +328,11 @@ def _apart(gap: ResultGap) -> str:
 
 def _guard_sentences(run: RunComparison) -> Iterator[str]:
     tested = [cell for cell in run.cells if cell.drifts]
-    steady = [cell for cell in tested if not any(one.is_detected for one in cell.drifts)]
+    steady = [cell for cell in tested if not any(drift.is_detected for drift in cell.drifts)]
     if steady:
         where = "" if len(steady) == len(run.cells) else f" in {_names(run, steady)}"
         yield f"No drift inside a {_stretch_word(steady)} was found{where} ({_tests(steady)})."
-    drifting = [cell for cell in tested if any(one.is_detected for one in cell.drifts)]
+    drifting = [cell for cell in tested if any(drift.is_detected for drift in cell.drifts)]
     sentences = ((cell.id, _drift_sentence(cell)) for cell in drifting[:_MOST_CELLS])
     yield from of_cells(run, sentences, among=len(run.cells))
     if len(drifting) > _MOST_CELLS:
@@ -344,7 +353,7 @@ def _names(run: RunComparison, cells: list[CellSummary]) -> str:
 
 
 def _detected(cell: CellSummary, *, is_ratio: bool) -> list[Drift]:
-    return [one for one in cell.drifts if one.is_detected and one.is_ratio is is_ratio]
+    return [drift for drift in cell.drifts if drift.is_detected and drift.is_ratio is is_ratio]
 
 
 def _ratio_drift(drift: Drift, reference: str, *, of: str) -> str:
@@ -361,22 +370,22 @@ def _ratio_drift(drift: Drift, reference: str, *, of: str) -> str:
 def _drift_sentence(cell: CellSummary) -> str:
     own, ratios = _detected(cell, is_ratio=False), _detected(cell, is_ratio=True)
     parts = []
-    for way, some in (("slower", [one for one in own if one.slope > 0]),
-                      ("faster", [one for one in own if one.slope < 0])):  # fmt: skip
+    for way, some in (("slower", [drift for drift in own if drift.slope > 0]),
+                      ("faster", [drift for drift in own if drift.slope < 0])):  # fmt: skip
         if some:
-            ends = (one.over_generation for one in some)
+            ends = (drift.over_generation for drift in some)
             most = unsigned_percent(max(ends, key=lambda end: abs(change(end))))
-            names = listed(sorted(one.arm for one in some), most=4)
+            names = listed(sorted(drift.arm for drift in some), most=4)
             where = f"from the first round of a {_stretch_word([cell])} to its last"
             parts.append(f"blocks of {names} get {way} {where}, by up to {most}")
-    moved = [f"{one.arm} by {signed_percent(one.over_generation)}" for one in ratios]
+    moved = [f"{drift.arm} by {signed_percent(drift.over_generation)}" for drift in ratios]
     ratio = f"the ratio drifts for {listed(moved, most=4)}" if moved else "no ratio drifts"
     parts.append(ratio)
     return f"{'; '.join(parts)} ({_tests([cell])})."
 
 
 def _tests(cells: list[CellSummary]) -> str:
-    counts = [one.generations for cell in cells for one in cell.drifts]
+    counts = [drift.generations for cell in cells for drift in cell.drifts]
     return f"trend tests over {_range(counts, _stretch_word(cells))}"
 
 
@@ -385,17 +394,17 @@ def mismatch_sentences(run: RunComparison) -> tuple[str, ...]:
 
     Hosts and arms that changed while the run was interrupted come first.
     """
-    arms = [one for one in run.arms if not one.arm.endswith(CONTROL_SUFFIX)]
+    arms = [arm for arm in run.arms if not arm.arm.endswith(CONTROL_SUFFIX)]
     other = [
-        f"{one.arm} on {one.host} was measured despite a mismatch: {one.identity['mismatch']}."
-        for one in arms
-        if one.identity.get("mismatch")
+        f"{arm.arm} on {arm.host} was measured despite a mismatch: {arm.identity['mismatch']}."
+        for arm in arms
+        if arm.identity.get("mismatch")
     ]
     unproven = [
-        f"it is not proven that {one.arm} on {one.host} has the same software: what is installed "
-        f"could not be hashed ({one_line(str(one.identity['unproven']))})."
-        for one in arms
-        if one.identity.get("unproven") and one.identity.get("lock")  # made from the wheels
+        f"it is not proven that {arm.arm} on {arm.host} has the same software: what is installed "
+        f"could not be hashed ({one_line(str(arm.identity['unproven']))})."
+        for arm in arms
+        if arm.identity.get("unproven") and arm.identity.get("lock")  # made from the wheels
     ]
     return tuple(visible(text) for text in (*_changed(run), *other, *unproven))
 
@@ -481,9 +490,9 @@ def _running_in(run: RunComparison) -> str:
 def _estimate(run: RunComparison) -> str:
     if not has_steps(run):
         return ""
-    spreads = [one.restart_spread for one in run.cells if one.restart_spread is not None]
+    spreads = [cell.restart_spread for cell in run.cells if cell.restart_spread is not None]
     spread = f"; restarts vary by up to {percent(max(spreads))} % (estimated)" if spreads else ""
-    is_on_gpu = any("cuda" in one.devices.values() for one in run.hosts)
+    is_on_gpu = any("cuda" in host.devices.values() for host in run.hosts)
     typical = "mean" if is_on_gpu else "lower quartile"
     return f"of the mean of all steps; the typical step is the {typical} of a block{spread}"
 
@@ -507,14 +516,14 @@ def _stopping(run: RunComparison) -> str:
 
 
 def _stretch_word(cells: Iterable[CellSummary]) -> str:
-    return "generation" if any(one.generations > one.restarts for one in cells) else "restart"
+    return "generation" if any(cell.generations > cell.restarts for cell in cells) else "restart"
 
 
 def _units(run: RunComparison) -> str:
     if run.settings.preset == "strict":
         return "only restarts are units (preset strict)"
-    measured = [one.primary for one in run.compared if one.primary is not None]
-    count = sum(one.unit == "restart" for one in measured)
+    measured = [comparison.primary for comparison in run.compared if comparison.primary is not None]
+    count = sum(estimate.unit == "restart" for estimate in measured)
     if not count:
         return ""
     return (

@@ -238,20 +238,20 @@ _SENTENCES: Final[Mapping[NoteKind, str]] = {
 
 def is_timed(run: RunComparison) -> bool:
     """Say whether the run planned any timing; otherwise it only has imported profiles."""
-    return not run.arms or any(one.is_timed for one in run.arms)
+    return not run.arms or any(arm.is_timed for arm in run.arms)
 
 
 def has_times(run: RunComparison) -> bool:
     """Say whether any profile of the run has times of kernels, copies or operators."""
     return any(
-        one.ledgers
-        or any(arm.operators for arm in one.arms)
+        profile.ledgers
+        or any(arm.operators for arm in profile.arms)
         or any(
             row.unit == "ns" and row.value is not None and row.tool not in RUN_KERNELS_ALONE
-            for arm in one.arms
+            for arm in profile.arms
             for row in arm.quantities
         )
-        for one in run.profiles
+        for profile in run.profiles
     )
 
 
@@ -263,7 +263,11 @@ def why_sentences(run: RunComparison) -> tuple[str, ...]:
     """
     labels = cell_labels(run)
     net_cells = {one.id for one in run.cells if one.metric == "net"}
-    undecided = {(one.cell, one.arm) for one in run.comparisons if one.outcome not in MOVED}
+    undecided = {
+        (comparison.cell, comparison.arm)
+        for comparison in run.comparisons
+        if comparison.outcome not in MOVED
+    }
     sentences = []
     for cell in run.profiles:
         every = {ledger.arm: ledger for ledger in cell.ledgers}
@@ -305,16 +309,16 @@ def hidden_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
     """State what can be compared if CUDA graphs hide kernels of an arm or its reference."""
     sentences = []
     for cell in run.profiles:
-        arms = [one for one in cell.arms if one.arm in {arm, cell.reference}]
+        arms = [profiles for profiles in cell.arms if profiles.arm in {arm, cell.reference}]
         hidden = [
-            f"the kernels of {graphs_of(note)} are hidden in {one.arm}"
-            for one in arms
-            for found in one.passes
+            f"the kernels of {graphs_of(note)} are hidden in {profiles.arm}"
+            for profiles in arms
+            for found in profiles.passes
             for note in found.notes
             if hides_kernels(note)
         ]
         if hidden:
-            busy = _busy(next((one for one in arms if one.arm == arm), None))
+            busy = _busy(next((profiles for profiles in arms if profiles.arm == arm), None))
             sentences.append((cell.cell, f"{busy}{listed(hidden)}; no kernels can be compared."))
     return of_cells(run, sentences, among=len(run.profiles))
 
@@ -324,7 +328,7 @@ def alone_text(cell: CellProfiles, arm: str) -> str:
 
     Nsight Compute runs each kernel alone, so its times compare kernels but not steps.
     """
-    for row in next((one.quantities for one in cell.arms if one.arm == arm), ()):
+    for row in next((profiles.quantities for profiles in cell.arms if profiles.arm == arm), ()):
         is_alone = row.name == "kernel_time_ns" and row.tool in RUN_KERNELS_ALONE
         if is_alone and row.ratio is not None:
             whole, step = (row.reference_value, row.value), (row.reference_per_step, row.per_step)
@@ -349,15 +353,15 @@ def _busy(arm: ArmProfiles | None) -> str:
 def missing_sentence(run: RunComparison) -> str:
     """State why the breakdown of a step is unknown, and how to get it."""
     where = f"where a {piece_word(run)} spends its time"
-    if any(one.ledgers for one in run.profiles):
+    if any(profile.ledgers for profile in run.profiles):
         return f"Each comparison says {where}:"
     if not is_timed(run) and len(run.arms) < 2:
         return "There is one environment only: nothing to compare yet."
-    passes = [found for one in run.profiles for arm in one.arms for found in arm.passes]
+    passes = [found for profile in run.profiles for arm in profile.arms for found in arm.passes]
     if not is_timed(run):
         if any(hides_kernels(note) for found in passes for note in found.notes):
             return "CUDA graphs hide their kernels, so where the time goes is not known."
-        has_operators = any(arm.operators for one in run.profiles for arm in one.arms)
+        has_operators = any(arm.operators for profile in run.profiles for arm in profile.arms)
         return (
             "Only the operators on the CPU can be compared."
             if has_operators
@@ -380,12 +384,13 @@ def build_sentences(run: RunComparison, *, with_confounders: bool = True) -> tup
     `with_confounders=False` is for a place that already lists all confounders.
     """
     builds = (
-        one
+        difference
         for cell in run.profiles
-        for one in cell.betrayed
-        if not one.part_of and not (one.fact_class == "confounder" and not with_confounders)
+        for difference in cell.betrayed
+        if not difference.part_of
+        and not (difference.fact_class == "confounder" and not with_confounders)
     )
-    return by_arms((one.arm, one_line(one.sentence or one.evidence)) for one in builds)
+    return by_arms((build.arm, one_line(build.sentence or build.evidence)) for build in builds)
 
 
 def by_arms(texts: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -400,7 +405,9 @@ def by_arms(texts: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 def profile_cautions(run: RunComparison) -> tuple[str, ...]:
     """State the cautions about the profiles."""
-    sentences = ((one.cell, one_line(text)) for one in run.profiles for text in one.cautions)
+    sentences = (
+        (profile.cell, one_line(text)) for profile in run.profiles for text in profile.cautions
+    )
     return of_cells(run, sentences, among=len(run.profiles))
 
 

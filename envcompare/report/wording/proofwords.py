@@ -27,12 +27,12 @@ def proof_texts(proof: Proof) -> list[str]:
         cost = f" What it costs: {proof.cost}." if proof.cost else ""
         texts.append(f"To fix it: {proof.mend}.{cost}")
     confirmed = proof.confirmed.what.split("; ") if proof.confirmed else []
-    others = [one for one in proof.tried if one.what not in confirmed]
+    others = [trial for trial in proof.tried if trial.what not in confirmed]
     # of several changes one may hide what another does
-    alone = [one for one in others if len(one.keys) == 1]
-    small = [one for one in alone if one.share is not None and one.share.high < _SMALL]
+    alone = [trial for trial in others if len(trial.keys) == 1]
+    small = [trial for trial in alone if trial.share is not None and trial.share.high < _SMALL]
     if small:
-        most = max(one.share.high for one in small if one.share is not None)
+        most = max(trial.share.high for trial in small if trial.share is not None)
         texts.append(f"Not the cause: {_named(small)}; it closes at most {_percent(most)}.")
     reasons: dict[str, list[Trial]] = {}
     for one in alone:
@@ -45,7 +45,7 @@ def proof_texts(proof: Proof) -> list[str]:
 def _result(proof: Proof) -> str:
     confirmed = proof.confirmed
     if confirmed is None:
-        highs = [one.share.high for one in proof.tried if one.share is not None]
+        highs = [trial.share.high for trial in proof.tried if trial.share is not None]
         if not highs:
             return (
                 "No change could be measured."
@@ -73,7 +73,7 @@ def _again(proof: Proof) -> str:
 
 def _named(trials: list[Trial]) -> str:
     return first_few(
-        [shortened(one.what, most=_MOST_OF_CHANGE) for one in trials], most=_MOST_NAMED
+        [shortened(trial.what, most=_MOST_OF_CHANGE) for trial in trials], most=_MOST_NAMED
     )
 
 
@@ -89,11 +89,11 @@ def _percent(share: float) -> str:
 
 def next_step(run: RunComparison, decided: Iterable[Comparison]) -> str:
     """Return the command that looks for the cause by changing the slow arm, if it can."""
-    can_be = [one for one in decided if is_changeable(run, one)]
+    can_be = [comparison for comparison in decided if is_changeable(run, comparison)]
     if not can_be:
         return ""
     first = can_be[0]
-    is_alone = sum(one.workload == first.workload for one in can_be) == 1
+    is_alone = sum(comparison.workload == first.workload for comparison in can_be) == 1
     name = f"{first.arm}/{first.workload if is_alone else first.cell}"
     command = f"envcompare why RUN --comparison {shlex.quote(name)}"
     return f"To prove a cause by changing it: {visible(command)}."
@@ -103,6 +103,6 @@ def is_changeable(run: RunComparison, decided: Comparison) -> bool:
     """Return whether the slow arm of a decided difference is a container that can be changed."""
     slow = decided.arm if decided.outcome == "slower" else run.reference_in(decided.cell)
     is_able = any(
-        one.arm == slow and one.takes_options and one.stack == "image" for one in run.arms
+        arm.arm == slow and arm.takes_options and arm.stack == "image" for arm in run.arms
     )
     return is_able and decided.host == "local" and not decided.arm_parameters

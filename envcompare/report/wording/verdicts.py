@@ -47,7 +47,7 @@ SYMBOLS: Final[dict[Outcome, str]] = {
     "not-run": "–",
     "reference": "●",
 }
-WORDS: Final[dict[Outcome, str]] = {one: one for one in SYMBOLS} | {"not-run": "not run"}
+WORDS: Final[dict[Outcome, str]] = {symbol: symbol for symbol in SYMBOLS} | {"not-run": "not run"}
 MOVED: Final[tuple[Outcome, ...]] = ("slower", "faster")
 EXPLAINED: Final[tuple[Outcome, ...]] = (*MOVED, "inconclusive")
 """Outcomes that have a cause, or may have one, and therefore get a fold."""
@@ -194,8 +194,13 @@ def outcome_badge(outcome: Outcome) -> Span:
 
 def find_estimate(comparison: Comparison, metric: str) -> Estimate | None:
     """Return the primary or secondary estimate on a metric; None without a size."""
-    estimates = (one for one in (comparison.primary, *comparison.secondary) if one is not None)
-    return next((one for one in estimates if one.metric == metric and one.has_size), None)
+    estimates = (
+        estimate for estimate in (comparison.primary, *comparison.secondary) if estimate is not None
+    )
+    return next(
+        (estimate for estimate in estimates if estimate.metric == metric and estimate.has_size),
+        None,
+    )
 
 
 def excludes_zero(low: float | None, high: float | None) -> bool:
@@ -221,8 +226,8 @@ def confounder_sentence(
     is_split: bool = False,
 ) -> str:
     """State what differs besides the environment; empty if nothing does."""
-    every = (one for one in differences if one.fact_class == "confounder")
-    confounders = [one for one in every if not one.part_of]
+    every = (difference for difference in differences if difference.fact_class == "confounder")
+    confounders = [difference for difference in every if not difference.part_of]
     named = list(dict.fromkeys(map(_in_short, confounders)))
     if not named:
         return ""
@@ -243,7 +248,7 @@ def reported_differences(
 ) -> dict[tuple[str, str, str], FactDifference]:
     """Return the differences that a cell reports, by host, arm and key."""
     of_cell = (*run.differences, *run.cell_differences.get(cell, ()))
-    return {(one.host, one.arm, one.key): one for one in of_cell}
+    return {(difference.host, difference.arm, difference.key): difference for difference in of_cell}
 
 
 def candidate_differences(
@@ -278,16 +283,18 @@ def candidate_sentence(
     if not candidates and not on_purpose:
         return _NOTHING_DIFFERS
     if not candidates:
-        names = dict.fromkeys(fact(one.key).name for one in on_purpose)
+        names = dict.fromkeys(fact(difference.key).name for difference in on_purpose)
         what = listed(list(names), most=_MOST_BY_DESIGN)
         return visible(f"{arm} differs by design in {what}; see Environments.")
-    rest = [one for one in candidates if one.fact_class != "confounder"]
-    likely = [one for one in rest if one.is_felt is not False]
+    rest = [candidate for candidate in candidates if candidate.fact_class != "confounder"]
+    likely = [difference for difference in rest if difference.is_felt is not False]
     texts = (
         _likely(likely, "In addition" if len(rest) < len(candidates) else besides),
-        *dict.fromkeys(one.evidence for one in likely[:_MOST_CANDIDATES] if one.evidence),
-        next((f"{SEPARATE}{one.remedy}." for one in likely if one.remedy), ""),
-        _unlikely([one for one in rest if one.is_felt is False]),
+        *dict.fromkeys(
+            difference.evidence for difference in likely[:_MOST_CANDIDATES] if difference.evidence
+        ),
+        next((f"{SEPARATE}{difference.remedy}." for difference in likely if difference.remedy), ""),
+        _unlikely([difference for difference in rest if difference.is_felt is False]),
     )
     return visible(" ".join(text for text in texts if text))
 
@@ -304,14 +311,16 @@ def _unlikely(differences: list[FactDifference]) -> str:
     """Name what also differs, with the evidence; that does not prove that it has no effect."""
     if not differences:
         return ""
-    evidence = dict.fromkeys(one.evidence for one in differences[:_MOST_CANDIDATES] if one.evidence)
+    evidence = dict.fromkeys(
+        difference.evidence for difference in differences[:_MOST_CANDIDATES] if difference.evidence
+    )
     named = _described(differences)
     verb = _differ(differences)
     return " ".join((f"{named[:1].upper()}{named[1:]} {verb} too.", *evidence))
 
 
 def _described(differences: list[FactDifference]) -> str:
-    words = dict.fromkeys(_in_short(one) for one in differences)
+    words = dict.fromkeys(_in_short(difference) for difference in differences)
     return listed(list(words), most=_MOST_CANDIDATES)
 
 
@@ -343,7 +352,11 @@ def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> st
         return visible(
             f"Control failed in {label}: {gave}; no claim smaller than {far} is made there."
         )
-    own = {one.outcome for one in run.comparisons if one.cell == cell.id and not one.is_control}
+    own = {
+        comparison.outcome
+        for comparison in run.comparisons
+        if comparison.cell == cell.id and not comparison.is_control
+    }
     if "inconclusive" not in own and own & {*MOVED, "equivalent"}:
         return visible(f"A/A control in {label}: {gave}: 0 lies inside.")
     return visible(
@@ -353,7 +366,9 @@ def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> st
 
 def is_control_failed(cell: CellSummary, run: RunComparison) -> bool:
     """Say whether the reference measured twice differed from itself in this cell."""
-    return any(one.control_failed for one in run.comparisons if one.cell == cell.id)
+    return any(
+        comparison.control_failed for comparison in run.comparisons if comparison.cell == cell.id
+    )
 
 
 def margin_sentence(run: RunComparison, *, name: str = "The margin") -> str:
@@ -394,7 +409,9 @@ def _remark(comparison: Comparison, *, is_brief: bool = False) -> str:
     match comparison.outcome:
         case "equivalent":
             both = filter(None, (comparison.primary, comparison.deciding))
-            return REAL_INSIDE * all(excludes_zero(one.low, one.high) for one in both)
+            return REAL_INSIDE * all(
+                excludes_zero(estimate.low, estimate.high) for estimate in both
+            )
         case "inconclusive":
             return _forecast(comparison, is_brief=is_brief)
         case "failed":
@@ -496,7 +513,7 @@ def _launches(comparison: Comparison) -> str:
         by_arm.setdefault(one.arm, []).append(one)
     texts = []
     for arm, far in by_arm.items():
-        changes = dict.fromkeys(signed_percent(one.log_ratio) for one in far)
+        changes = dict.fromkeys(signed_percent(launch.log_ratio) for launch in far)
         texts.append(f"{len(far)} of {far[0].launches} launches of {arm}: {listed(list(changes))}")
     return "; ".join(texts)
 
