@@ -122,7 +122,7 @@ def _measure(name: str, base: str, *, budget_s: float, places: Places) -> Record
     run = compare_run(folder)
     (compared,) = run.compared
     shown, _ = line_candidates(run, compared)
-    differing = [one for one in run.differences if one.arm == compared.arm]
+    differing = [difference for difference in run.differences if difference.arm == compared.arm]
     ratio = compared.deciding.log_ratio if compared.deciding else None
     proof = run.proof
     confirmed = proof.confirmed if proof else None
@@ -170,9 +170,9 @@ def write_page(places: Places) -> str:
     every = _records(places)
     records = tuple(one for one in every if one.case in CASES)
     without = [one for one in every if one.case not in CASES]
-    proven = [one for one in records if one.proof == "cause" and one.is_of_cause]
-    wrong = [one for one in records if one.proof == "cause" and not one.is_of_cause]
-    first = [one for one in records if one.place is not None and one.place <= FIRST]
+    proven = [record for record in records if record.proof == "cause" and record.is_of_cause]
+    wrong = [record for record in records if record.proof == "cause" and not record.is_of_cause]
+    first = [record for record in records if record.place is not None and record.place <= FIRST]
     images = sum(one.is_whole for one in proven)
     page = "\n".join((
         "# Proven causes of slow lines",
@@ -196,13 +196,14 @@ def write_page(places: Places) -> str:
         f"{images} of them only as the whole image or Python.",
         f"- Something else was called the cause in {len(wrong)}.",
         f"- Before any proof, the cause was the first or second candidate in {len(first)}, and was "
-        f"ruled out in {sum(one.is_denied for one in records)}.",
+        f"ruled out in {sum(record.is_denied for record in records)}.",
         "- The cause comes first in "
-        f"{sum(one.is_first_by_name for one in records)} by the names of the facts that differ, in "
-        f"{sum(one.place == 1 for one in records)} by the evidence about them, and in "
+        f"{sum(record.is_first_by_name for record in records)} "
+        f"by the names of the facts that differ, in {sum(record.place == 1 for record in records)} "
+        "by the evidence about them, and in "
         f"{len(proven)} by changing them; little else differs between these lines.",
         *_without_effect(without),
-        *_again([one for one in records if one.rounds]),
+        *_again([record for record in records if record.rounds]),
     ))  # fmt: skip
     conditions = [one.conditions for one in every]
     places.write_page(PAGE, page, conditions)
@@ -214,9 +215,9 @@ def _without_effect(records: Sequence[Record]) -> list[str]:
     """Return what was found in pairs of lines whose difference their program does not notice."""
     if not records:
         return []
-    outcomes = Counter(one.outcome for one in records)
-    named = [one for one in records if one.proof in {"cause", "contributes"}]
-    decided = [one for one in records if one.outcome in {"slower", "faster"}]
+    outcomes = Counter(record.outcome for record in records)
+    named = [record for record in records if record.proof in {"cause", "contributes"}]
+    decided = [record for record in records if record.outcome in {"slower", "faster"}]
     says = "; ".join(f"{WITHOUT_EFFECT[one.case].says}: {_change(one)}" for one in decided)
     return [
         "",
@@ -251,7 +252,7 @@ def _counted(outcomes: Counter[str]) -> str:
 
 def _missing(records: tuple[Record, ...]) -> str:
     """Return which cases were not measured; empty if all were."""
-    done = {one.case for one in records}
+    done = {record.case for record in records}
     left = [one for one in CASES if one not in done]
     return f" (not yet run: {', '.join(left)})" if left else ""
 
@@ -281,7 +282,7 @@ def _percent(share: Ends | None) -> str:
 
 def _gallery(records: tuple[Record, ...]) -> str:
     """Return public questions with the answer of envcompare to a small replica of each."""
-    answered = [one for one in records if CASES[one.case].source]
+    answered = [record for record in records if CASES[record.case].source]
     return "\n".join((
         "# Known causes from public threads, in miniature",
         "",
@@ -304,7 +305,7 @@ def _gallery(records: tuple[Record, ...]) -> str:
         *(f"| [{case.title}](https://github.com/{case.source.replace('#', '/issues/')}) "
           f"({case.source}) | {case.claim} | its replica was not run |"
           for name, case in CASES.items()
-          if case.source and name not in {one.case for one in records}),
+          if case.source and name not in {record.case for record in records}),
     ))  # fmt: skip
 
 

@@ -545,11 +545,11 @@ def missed_goals(found: Mapping[str, Any]) -> list[str]:
 def replayed(path: Path) -> list[str]:
     """Return a line for each comparison of a kept run: the verdict kept, and that of today."""
     kept = msgspec.json.decode((path / "comparison.json").read_bytes(), type=RunComparison)
-    before = {(one.cell, one.arm): one for one in kept.comparisons}
+    before = {(comparison.cell, comparison.arm): comparison for comparison in kept.comparisons}
     return [
-        f"| {path.name} | {one.cell} | {one.arm} | {_said(before.get((one.cell, one.arm)))} "
-        f"| {_said(one)} |"
-        for one in compare_run(RunFolder.open(path)).comparisons
+        f"| {path.name} | {comparison.cell} | {comparison.arm} "
+        f"| {_said(before.get((comparison.cell, comparison.arm)))} | {_said(comparison)} |"
+        for comparison in compare_run(RunFolder.open(path)).comparisons
     ]
 
 
@@ -630,7 +630,7 @@ def main(places: Places, repeats: int, cells: int, runs: int | None) -> None:
                 print(scenario.name, found[table][scenario.name], flush=True)
     found["alike"] = list(alike_rows(repeats=ALIKE_REPEATS * repeats))
     print(*found["alike"], sep="\n", flush=True)
-    folders = sorted(one.parent for one in RUNS.glob("*/comparison.json"))[:runs]
+    folders = sorted(path.parent for path in RUNS.glob("*/comparison.json"))[:runs]
     found["kept"] = [line for folder in folders for line in replayed(folder)]
     print(*found["kept"], sep="\n")
     write_json(places.results / RAW, found)

@@ -249,7 +249,7 @@ def _section(one: Explanation, found: RunComparison) -> Iterable[str]:
 
 def _facts(found: RunComparison) -> Iterable[str]:
     """Say what the fingerprints tell of the confounders and of seccomp."""
-    modes: Mapping[str, object] = {one.arm: one.facts.get("seccomp.mode") for one in found.arms}
+    modes: Mapping[str, object] = {arm.arm: arm.facts.get("seccomp.mode") for arm in found.arms}
     told = ", ".join(f"{arm} {mode}" for arm, mode in modes.items() if "~" not in arm)
     cell, cpus = found.cells[0], found.arms[0].facts.get("cpu.count")
     yield from ("", f"Seccomp mode (0 none, 2 filter): {told}.")

@@ -255,7 +255,7 @@ def evidence(
 
     The spread of restarts is of these two arms alone.
     """
-    own = (one for one in blocks if one.arm in {arm, reference})
+    own = (block for block in blocks if block.arm in {arm, reference})
     return Readings(own, metrics=("net",)).evidence(arm, reference, "net")
 
 

@@ -132,9 +132,10 @@ def _trial(image: str, words: tuple[str, ...]) -> dict[str, Any]:
     names = dict.fromkeys(event.cell for event in events if event.what == "turn")
     timed = [event.t for event in events if event.what in ("turn", "stopped")]
     launches = {
-        (one.arm, one.repetition): (one.engine_ns + one.import_ns + one.exit_ns) / 1e9
-        for one in samples
-        if isinstance(one, Startup)
+        (sample.arm, sample.repetition): (sample.engine_ns + sample.import_ns + sample.exit_ns)
+        / 1e9
+        for sample in samples
+        if isinstance(sample, Startup)
     }
     return {
         "launch_s": float(np.mean(list(launches.values()))) if launches else 0.0,
@@ -305,7 +306,9 @@ class _Spending:
     @classmethod
     def of(cls, cell: _Cell, elapsed_s: float, restarts: int) -> _Spending | None:
         """Return the means over the restarts of a cell; None where its rounds were too few."""
-        known = [one for one in map(spread_of_rounds, cell.groups.values()) if one is not None]
+        known = [
+            group for group in map(spread_of_rounds, cell.groups.values()) if group is not None
+        ]
         if not known:
             return None
         pooled, level = spread(cell.groups.values()), 1 - TYPICAL_SHARE * ALPHA / PLANNED

@@ -82,7 +82,7 @@ def write_page(places: Places) -> str:
 def found_in(path: Path) -> Found | None:
     """Return what a trial tells by the product's own analysis; None where it was too short."""
     samples = read_samples(path)
-    blocks = tuple(one for one in samples if isinstance(one, Block))
+    blocks = tuple(sample for sample in samples if isinstance(sample, Block))
     run = recorded_run(blocks, preset="default", reference=REFERENCE, control=CONTROL)
     data = CellData(
         run=run,
@@ -91,8 +91,8 @@ def found_in(path: Path) -> Found | None:
         events=(),
         host_events=(),
     )
-    phases = cell_phases(data, (one for one in samples if isinstance(one, MarkedBlock)))
-    arms = {one.arm: one for one in phases.arms} if phases else {}
+    phases = cell_phases(data, (sample for sample in samples if isinstance(sample, MarkedBlock)))
+    arms = {arm.arm: arm for arm in phases.arms} if phases else {}
     if not {SLOWED, CONTROL} <= set(arms):
         return None
     evidence = Readings(blocks, metrics=("net",)).evidence(SLOWED, REFERENCE, "net")
@@ -108,24 +108,24 @@ def found_in(path: Path) -> Found | None:
 
 def planted(arm: ArmPhases) -> PartDifference | None:
     """Return what is said of the operator that was slowed."""
-    return next((one for one in arm.parts if (one.phase, one.operator) == OPERATOR), None)
+    return next((part for part in arm.parts if (part.phase, part.operator) == OPERATOR), None)
 
 
 def others(arm: ArmPhases) -> list[PartDifference]:
     """Return the operators that were found to differ although nothing was changed in them."""
     return [
-        one
-        for one in arm.parts
-        if one.kind == "operator"
-        and one.is_distinguishable
-        and (one.phase, one.operator) != OPERATOR
+        part
+        for part in arm.parts
+        if part.kind == "operator"
+        and part.is_distinguishable
+        and (part.phase, part.operator) != OPERATOR
     ]
 
 
 def _page(found: list[Found], each: str) -> str:
     hits = sum((one := planted(trial.slowed)) is not None and one.is_distinguishable and
                one.log_ratio > 0 for trial in found)  # fmt: skip
-    tested = sum(sum(one.kind == "operator" for one in trial.control.parts) for trial in found)
+    tested = sum(sum(part.kind == "operator" for part in trial.control.parts) for trial in found)
     wrong = sum(len(others(trial.control)) for trial in found)
     lines = [
         "# One slower operator",
@@ -166,7 +166,7 @@ def _line(trial: Found) -> str:
 
 
 def _names(parts: list[PartDifference]) -> str:
-    return ", ".join(f"{one.phase} {one.operator or 'Python'}" for one in parts) or "none"
+    return ", ".join(f"{part.phase} {part.operator or 'Python'}" for part in parts) or "none"
 
 
 def _interval(low: float, high: float, *, digits: int = 1) -> str:

@@ -88,7 +88,7 @@ def trials(paths: list[Path]) -> Iterable[dict[str, Any]]:
         truth = math.log1p(SLOWDOWN) if name.endswith("precision") else 0.0
         found = [read_blocks(path) for path in chosen]
         groups = [Readings(blocks, metrics=("net",)).groups("b", "a", "net") for blocks in found]
-        restarts = [rounds for one in groups for rounds in _rounded(one, truth=truth)]
+        restarts = [rounds for group in groups for rounds in _rounded(group, truth=truth)]
         yield _stream(name, "", found, restarts)
 
 

@@ -161,10 +161,12 @@ def _read(name: str, path: Path) -> Reading:
 
 def _page(content: dict[str, Any]) -> str:
     readings = [Reading(**one) for one in content["readings"]]
-    found = {name: _middle(readings, name) for name in dict.fromkeys(one.run for one in readings)}
+    found = {
+        name: _middle(readings, name) for name in dict.fromkeys(reading.run for reading in readings)
+    }
     small, middle, large = (found[name].analysis_s for name in tuple(SHAPES)[:3])
     return PAGE.format(
-        runs=len([one for one in readings if one.run == "million"]),
+        runs=len([reading for reading in readings if reading.run == "million"]),
         load=content["load"],
         real=content["real"],
         rows="\n".join(_row(one) for one in found.values()),
@@ -177,7 +179,9 @@ def _page(content: dict[str, Any]) -> str:
 
 def _middle(readings: list[Reading], name: str) -> Reading:
     """Return the reading of middle time, the slower of two; the page is the same each time."""
-    own = sorted((one for one in readings if one.run == name), key=lambda one: one.whole_s)
+    own = sorted(
+        (reading for reading in readings if reading.run == name), key=lambda one: one.whole_s
+    )
     return own[len(own) // 2]
 
 

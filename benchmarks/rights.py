@@ -109,14 +109,16 @@ class Row:
     @property
     def line(self) -> str:
         """Return the row of the table."""
-        shown = ("–" if one is None else f"{one[0]:+.1%} ({one[1]:+.1%} to {one[2]:+.1%})"
-                 for one in self.intervals)  # fmt: skip
+        shown = (
+            "–" if ends is None else f"{ends[0]:+.1%} ({ends[1]:+.1%} to {ends[2]:+.1%})"
+            for ends in self.intervals
+        )
         return f"| {self.run} | {self.work} | {self.restarts} | {' | '.join(shown)} |"
 
 
 def _rows(run: str, blocks: tuple[Block, ...]) -> Iterator[Row]:
     for cell in dict.fromkeys(block.cell for block in blocks):
-        of_cell = [one for one in blocks if one.cell == cell]
+        of_cell = [block for block in blocks if block.cell == cell]
         readings = Readings(of_cell, metrics=("net",))
         yield Row(
             run=run,

@@ -140,7 +140,7 @@ def _lone(
     noise = 0.05 / math.sqrt(2) * generator.standard_normal((1 + len(spreads), restarts, 40))
     levels = np.asarray(spreads)[:, None] * generator.standard_normal((len(spreads), restarts))
     ratios = noise[1:] - noise[0] + levels[:, :, None]
-    arms = [tuple(map(tuple, one.tolist())) for one in ratios]
+    arms = [tuple(map(tuple, ratio.tolist())) for ratio in ratios]
     return RoundEvidence(
         groups=arms[0], spread=own_spread(arms[0], spread(arms)), generations=restarts
     )
@@ -207,10 +207,12 @@ def shares(found: list[Cell], effect: float, plan: Design, *, comparisons: int =
     below = [high is not None and high < 0 for _, high in ends]
     away = [up or down for up, down in zip(above, below, strict=True)]
     return {
-        "coverage": _rate(covers(one, effect) for one in intervals),
+        "coverage": _rate(covers(interval, effect) for interval in intervals),
         "excludes_zero": _rate(away),
         "wrong_side": _rate(below if effect else away),
-        "half_width": _mean([one.half_width for one in intervals if math.isfinite(one.half_width)]),
+        "half_width": _mean(
+            [interval.half_width for interval in intervals if math.isfinite(interval.half_width)]
+        ),
     }
 
 

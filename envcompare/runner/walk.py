@@ -286,9 +286,8 @@ def _led_by_first(job: Job, hosts: list[_HostRun]) -> list[_HostRun]:
         return hosts
     first = next((host for host in hosts if host.label in measured), None)
     named = [spec.label for spec in job.hosts]
-    others = sorted(
-        (host for host in hosts if host is not first), key=lambda one: named.index(one.label)
-    )
+    others = [host for host in hosts if host is not first]
+    others.sort(key=lambda host: named.index(host.label))
     if first is not None and len(hosts) == len(job.hosts):
         return [first] if first.survives_or_leaves(lambda: first.lead(tuple(others))) else []
     missing = set(named) - {host.label for host in hosts}
@@ -298,8 +297,8 @@ def _led_by_first(job: Job, hosts: list[_HostRun]) -> list[_HostRun]:
     )
     for label in measured - missing:
         job.fail("host-failed", error, phase="environment", host=label)
-    for one in hosts:
-        one.leave()
+    for host in hosts:
+        host.leave()
     return []
 
 

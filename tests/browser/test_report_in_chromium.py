@@ -49,7 +49,7 @@ def test_the_first_screen_holds_eight_rows_and_the_heads_of_the_boxes(
     lost = comparison("failed", reason="RuntimeError: the loader of images ended by itself " * 3)
     cells = (*(on(f"work{number}", OPEN) for number in range(3)), on("rnn", lost))
     arms = ("docker", "singularity")
-    run = run_of(*(replace(one, arm=arm) for arm in arms for one in cells))
+    run = run_of(*(replace(cell, arm=arm) for arm in arms for cell in cells))
     path = tmp_path / "report.html"
     path.write_text(render(run), encoding="utf-8")
     page = open_report(context, path).page

@@ -51,7 +51,7 @@ def test_two_runs_of_one_machine_are_compared(lab: Lab, place: Path, before: Don
     done = call("compare", *arguments, cwd=place)
     assert done.returncode == 0, done.stderr
     found = msgspec.json.decode(done.stdout, type=RunChange)
-    assert [(one.arm, one.differences) for one in found.changes] == [("docker", ())]
+    assert [(change.arm, change.differences) for change in found.changes] == [("docker", ())]
     assert (found.mismatches, found.left_out, found.cautions) == ((), (), ())
 
 

@@ -50,7 +50,7 @@ def test_an_arm_without_a_compiler_is_not_run_beside_one_that_has_it(tmp_path: P
     done = envcompare(tmp_path, *_COMPILE)
     assert [(one["arm"], one["phase"]) for one in failures(done)] == [("docker", "environment")]
     assert done.outcomes()["compile", "docker"] == "not-run"
-    assert any(one["arm"] == "vm" for one in done.lines("samples.jsonl"))
+    assert any(line["arm"] == "vm" for line in done.lines("samples.jsonl"))
     facts = {one["arm"]: one["facts"] for one in done.read("comparison.json")["arms"]}
     assert facts["vm"]["compiler.name"] == "g++"
     assert "g++" in facts["vm"]["compiler.version"]
@@ -66,11 +66,11 @@ def test_compiled_model_is_compared_with_itself_uncompiled(tmp_path: Path) -> No
     done = envcompare(tmp_path, "--envs", "vm", "--workloads", "layer", *small, *values, *steps)
     assert done.exit_code == 0, done.stderr
     assert done.outcomes()["layer", "vm-compile-true"] not in {"failed", "not-run"}
-    blocks = [one for one in done.lines("samples.jsonl") if one["kind"] == "block"]
-    restarts = {one["restart"] for one in blocks if one["arm"] == "vm-compile-true"}
+    blocks = [line for line in done.lines("samples.jsonl") if line["kind"] == "block"]
+    restarts = {block["restart"] for block in blocks if block["arm"] == "vm-compile-true"}
     assert restarts == {0, 1}
-    assert sum(one["warmup"] for one in blocks) == 2 * 3
-    events = [(one["what"], one["text"]) for one in done.lines("events.jsonl")]
+    assert sum(block["warmup"] for block in blocks) == 2 * 3
+    events = [(line["what"], line["text"]) for line in done.lines("events.jsonl")]
     assert any(what == "not-marked" and "compiled" in text for what, text in events)
     facts = {one["arm"]: one["facts"] for one in done.read("comparison.json")["arms"]}
     assert facts["vm-compile-true"]["compiler.name"] == "g++"

@@ -156,7 +156,7 @@ def test_the_data_lie_where_they_were_asked_for_in_every_arm(lab: Lab, tmp_path:
         place: {**kinds, "vm~control": kinds["vm"]} for place, kinds in expected.items()
     }
     # a file that was read is gone from the page cache there, as mincore(2) says inside
-    ends = [one for one in folder.read_events().events if one.what == "generation"]
+    ends = [event for event in folder.read_events().events if event.what == "generation"]
     on_disk = [one for one in ends if str(one.cell).endswith(("=bind", "=overlay"))]
     assert {one.arm for one in on_disk} == {*ARMS, "vm~control"}
     assert {one.values["cached"] for one in on_disk} == {0.0}

@@ -55,10 +55,10 @@ def test_the_further_environments_are_measured_side_by_side(lab: Lab, tmp_path: 
     path = run_folder(tmp_path / "out")
     assert path is not None
     folder = RunFolder.open(path)
-    blocks = [one for one in folder.read_samples().samples if isinstance(one, Block)]
-    assert {one.arm for one in blocks} == {"vm", "vm~control", *ARMS}
+    blocks = [sample for sample in folder.read_samples().samples if isinstance(sample, Block)]
+    assert {block.arm for block in blocks} == {"vm", "vm~control", *ARMS}
     records = folder.read_fingerprints()
-    trees = {one.arm: one.facts.get("site_packages.sha256") for one in records}
+    trees = {record.arm: record.facts.get("site_packages.sha256") for record in records}
     assert len({str(tree) for tree in trees.values()}) == 1, trees
     assert "differs in software" not in done.stdout
     assert lab.left_of(path.name) == ""

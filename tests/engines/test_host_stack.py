@@ -75,9 +75,11 @@ def test_only_the_isolation_differs_between_the_arms(whole_run: tuple[Done, Path
         assert prints["vm-host"][key], key
         assert len({json.dumps(facts[key]) for facts in prints.values()}) == 1, key
     differences = done.read("comparison.json")["differences"]
-    classes = {one["fact_class"] for one in differences}
+    classes = {difference["fact_class"] for difference in differences}
     assert classes <= {"varied", "identity", "possible-influence"}
-    assert ("docker-host", "seccomp.mode") in {(one["arm"], one["key"]) for one in differences}
+    assert ("docker-host", "seccomp.mode") in {
+        (difference["arm"], difference["key"]) for difference in differences
+    }
 
 
 def test_nothing_is_resolved_built_or_sent_for_the_hosts_own_files(

@@ -229,6 +229,6 @@ def test_nothing_is_measured_beside_an_arm_that_was_given_up(
     assert watch.beside == []
     assert watch.taken >= ENOUGH
     assert code == WorkloadError.exit_code
-    (ended,) = [one for one in folder.read_events().events if one.what == "cell-ended"]
+    (ended,) = [event for event in folder.read_events().events if event.what == "cell-ended"]
     assert ended.state == "ok"
     assert ended.text.startswith("stopped by ")

@@ -160,7 +160,7 @@ def test_next_run_removes_what_a_killed_one_left_in_other_environments(
     )
     assert lab.left_of(run_id) == ""
     assert done.exit_code == 0, done.stderr
-    swept = [one["text"] for one in done.lines("events.jsonl") if one["what"] == "swept"]
+    swept = [line["text"] for line in done.lines("events.jsonl") if line["what"] == "swept"]
     assert any(f"the run {run_id}: " in text and "docker (" in text for text in swept)
 
 

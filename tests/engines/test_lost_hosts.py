@@ -46,8 +46,10 @@ def measured(
 
 def check_nothing_is_double_or_left(lab: Lab, folder: RunFolder) -> None:
     """Every block is there once, and the host is as it was."""
-    blocks = [one for one in folder.read_samples().samples if isinstance(one, Block)]
-    keys = [(one.cell, one.arm, one.restart, one.calibration, one.round) for one in blocks]
+    blocks = [sample for sample in folder.read_samples().samples if isinstance(sample, Block)]
+    keys = [
+        (block.cell, block.arm, block.restart, block.calibration, block.round) for block in blocks
+    ]
     assert len(keys) == len(set(keys)) > 0
     assert lab.left_of(folder.path.name) == ""
 
@@ -59,8 +61,8 @@ def test_run_goes_on_after_its_connection_was_killed(lab: Lab, own: Path, tmp_pa
     )
     events = folder.read_events().events
     assert code == 0, said
-    assert [one.what for one in events].count("host-lost") == 1
-    assert [one.state for one in events if one.what == "cell-ended"] == ["ok"]
+    assert [event.what for event in events].count("host-lost") == 1
+    assert [event.state for event in events if event.what == "cell-ended"] == ["ok"]
     assert "connected again" in said
     check_nothing_is_double_or_left(lab, folder)
 
@@ -79,8 +81,8 @@ def test_engine_that_starts_later_than_its_host_is_waited_for(
     code, said, folder = measured(lab, own, tmp_path / "out", then=reboot)
     events = folder.read_events().events
     assert code == 0, said
-    assert "arm-failed" not in [one.what for one in events]
-    assert [one.state for one in events if one.what == "cell-ended"] == ["ok"]
+    assert "arm-failed" not in [event.what for event in events]
+    assert [event.state for event in events if event.what == "cell-ended"] == ["ok"]
     check_nothing_is_double_or_left(lab, folder)
 
 
@@ -96,7 +98,7 @@ def test_run_goes_on_after_the_network_was_cut_and_healed(
 
     code, said, folder = measured(lab, own, tmp_path / "out", then=cut_for_a_while)
     assert code == 0, said
-    assert [one.what for one in folder.read_events().events].count("host-lost") == 1
+    assert [event.what for event in folder.read_events().events].count("host-lost") == 1
     check_nothing_is_double_or_left(lab, folder)
 
 
@@ -105,7 +107,7 @@ def test_host_is_given_up_when_patience_is_over(lab: Lab, own: Path, tmp_path: P
     code, said, folder = measured(
         lab, own, tmp_path / "out", "--host-patience", "0", then=lambda: _as_root(lab, KILL_LOGINS)
     )
-    ends = [one for one in folder.read_events().events if one.what == "cell-ended"]
+    ends = [event for event in folder.read_events().events if event.what == "cell-ended"]
     assert (code, [one.state for one in ends]) == (3, ["unreachable"])
     assert f"the connection to host '{lab.alias}' was lost" in said
     lab.remove(folder.path.name)
@@ -119,7 +121,7 @@ def test_sshd_that_stands_still_is_lost_too(lab: Lab, own: Path, tmp_path: Path)
     )
     _as_root(lab, KILL_LOGINS)
     assert code == 0, said
-    assert [one.what for one in folder.read_events().events].count("host-lost") == 1
+    assert [event.what for event in folder.read_events().events].count("host-lost") == 1
     check_nothing_is_double_or_left(lab, folder)
 
 

@@ -310,8 +310,8 @@ def test_part_of_a_cpu_ends_slower(small: Small, built: str) -> None:
     found = Done(exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr, folder=folder)
     assert done.returncode == 0, done.stderr
     judged = {one["arm"]: one for one in found.read("comparison.json")["comparisons"]}
-    blocks = [one for one in found.lines("samples.jsonl") if one["kind"] == "block"]
-    free = [one for one in blocks if one["arm"] == "docker" and not one["warmup"]]
+    blocks = [line for line in found.lines("samples.jsonl") if line["kind"] == "block"]
+    free = [block for block in blocks if block["arm"] == "docker" and not block["warmup"]]
     is_calm = sum(sum(b["cpu_ns"]) for b in free) > 0.8 * sum(sum(b["wall_ns"]) for b in free)
     assert judged["quarter"]["primary"]["metric"] == "net"
     assert judged["quarter"]["primary"]["log_ratio"] > math.log(1.2)
@@ -461,4 +461,4 @@ def planted(small: Small, flags: tuple[str, ...]) -> dict[str, FactDifference]:
             (found,) = compare_stacks(own, experiment, arms, Progress(print, may_make=False))
         finally:
             own.close()
-    return {one.key: one for one in found.differences}
+    return {difference.key: difference for difference in found.differences}

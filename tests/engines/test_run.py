@@ -247,7 +247,9 @@ class TestFailures:
         assert done.exit_code == 4
         failures = done.read("comparison.json")["course"]["failures"]
         for name, (phase, text) in expected.items():
-            found = next(one for one in failures if one["cell"] == f"lab-h1/light-{name}/default")
+            found = next(
+                failure for failure in failures if failure["cell"] == f"lab-h1/light-{name}/default"
+            )
             assert found["phase"] == phase
             assert text in found["brief"]
             assert (done.folder or Path()).joinpath(found["log"]).is_file()

@@ -60,8 +60,8 @@ def test_the_others_are_measured_and_not_measured_again(lab: Lab, tmp_path: Path
     )
     assert done.exit_code == 3, done.stderr
     samples = done.lines("samples.jsonl")
-    assert {one["cell"] for one in samples} == {f"{host}/sleep/default" for host in REACHED}
-    failed = [one["host"] for one in done.lines("events.jsonl") if one["failure"]]
+    assert {sample["cell"] for sample in samples} == {f"{host}/sleep/default" for host in REACHED}
+    failed = [line["host"] for line in done.lines("events.jsonl") if line["failure"]]
     assert failed == ["nowhere.invalid"]
     assert done.folder
     resume(done.folder, exit_code=3)
@@ -97,7 +97,9 @@ def test_files_beside_a_workload_are_there_in_every_arm_of_every_host(
         *("--workload", f"{parts.parent}/helped.py:Helped"),
     )
     assert done.exit_code == 0, done.stderr
-    measured = {(one["cell"].partition("/")[0], one["arm"]) for one in done.lines("samples.jsonl")}
+    measured = {
+        (line["cell"].partition("/")[0], line["arm"]) for line in done.lines("samples.jsonl")
+    }
     arms = ("plain", "vm-host", "plain~control")
     assert measured == {(host, arm) for host in REACHED for arm in arms}
 

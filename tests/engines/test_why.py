@@ -215,9 +215,9 @@ def test_time_of_the_lines_around_a_process_is_not_counted(tmp_path: Path) -> No
     """They run before and after each process of every line."""
     around = ("--prepare", "sleep 1; echo p >> around", "--conclude", "sleep 1; echo c >> around")
     done = why(tmp_path, "--budget", "10", *around, "true", "true")
-    runs = [one for one in done.lines("samples.jsonl") if one["kind"] == "process"]
-    assert max(one["wall_ns"] for one in runs) < 10**9
-    assert max(one["real_ns"] for one in runs) < 10**9
+    runs = [line for line in done.lines("samples.jsonl") if line["kind"] == "process"]
+    assert max(run["wall_ns"] for run in runs) < 10**9
+    assert max(run["real_ns"] for run in runs) < 10**9
     # a line that is over before it can be read runs a few times more
     pairs = (tmp_path / "around").read_text().count("p\nc\n")
     assert (tmp_path / "around").read_text() == "p\nc\n" * pairs

@@ -66,7 +66,9 @@ class Measured:
     @property
     def docker(self) -> Comparison:
         """Return the comparison of the arm that is no control."""
-        return next(one for one in self.comparison.comparisons if one.arm == "docker")
+        return next(
+            comparison for comparison in self.comparison.comparisons if comparison.arm == "docker"
+        )
 
     @property
     def cautions(self) -> str:

@@ -54,4 +54,6 @@ def measured(folder: Path, *argv: str, **changes: Any) -> Measured:
 
 def runs_of(found: Measured) -> list[ProcessRun]:
     """Return the processes that were kept."""
-    return [one for one in found.folder.read_samples().samples if isinstance(one, ProcessRun)]
+    return [
+        sample for sample in found.folder.read_samples().samples if isinstance(sample, ProcessRun)
+    ]

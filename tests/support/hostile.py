@@ -72,8 +72,10 @@ def before(evil: str) -> Callable[[str], str]:
 
 def files_of(run: RunComparison) -> tuple[str, ...]:
     """Return all names of files that the run speaks of, as if they lay beside the page."""
-    logs = [one.failure.log for one in run.comparisons if one.failure is not None]
-    raw = [name for one in run.profiles for arm in one.arms for row in arm.passes
+    logs = [
+        comparison.failure.log for comparison in run.comparisons if comparison.failure is not None
+    ]
+    raw = [name for profile in run.profiles for arm in profile.arms for row in arm.passes
            for name in row.raw]  # fmt: skip
     return tuple(dict.fromkeys(name for name in (*logs, *raw, "samples.jsonl") if name))
 
@@ -82,7 +84,9 @@ def full_run() -> RunComparison:
     """Return two environments in a sweep of two workloads with all that is shown of any run."""
     run = golden_run("swept").comparison
     first = run.cells[0]
-    primary = next(one.primary for one in run.comparisons if one.primary is not None)
+    primary = next(
+        comparison.primary for comparison in run.comparisons if comparison.primary is not None
+    )
     profiles = msgspec.structs.replace(
         cell_profiles(first.id, host=first.host, roofline=roofline()),
         ledgers=run.profiles[0].ledgers,
@@ -100,12 +104,12 @@ def full_run() -> RunComparison:
     profiles = msgspec.structs.replace(profiles, arms=traced)
     cells = tuple(
         msgspec.structs.replace(
-            one,
+            cell,
             reason="one block was left out",
             cautions=("the clock jumped once: see the log",),
             drifts=(_drift("docker"), _drift("vm", is_ratio=False)),
         )
-        for one in run.cells
+        for cell in run.cells
     )
     return changed(
         run,
@@ -120,8 +124,8 @@ def full_run() -> RunComparison:
         picked=tuple(_picked(first.id, arm) for arm in ("vm", "docker")),
         differences=(*run.differences, _difference(first.host)),
         failures=tuple(
-            msgspec.structs.replace(one, details="why it failed\nTraceback:\n  line 1")
-            for one in run.course.failures
+            msgspec.structs.replace(failure, details="why it failed\nTraceback:\n  line 1")
+            for failure in run.course.failures
         ),
         arms=(*run.arms, _gone()),
         batch_sweeps=(_batches(first, run.cells[1]),),

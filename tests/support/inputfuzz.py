@@ -169,7 +169,7 @@ def _run_folder(draw: random.Random, folder: Path) -> tuple[Path, Callable[[], b
     shutil.rmtree(run, ignore_errors=True)
     shutil.copytree(_RUN, run)
     files = sorted(path for path in run.rglob("*") if path.is_file())
-    path = draw.choice([one for one in files if one.suffix in {".json", ".jsonl"}])
+    path = draw.choice([file for file in files if file.suffix in {".json", ".jsonl"}])
     _spoil(path, draw)
     out = os.fspath(folder / "report.md")
     return path, lambda: accepts("report", str(run), "--format", "md", "--output", out)

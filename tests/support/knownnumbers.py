@@ -189,7 +189,7 @@ def _percentages(leaves: tuple[tuple[str, float], ...], run: RunComparison) -> s
     shares = {f"{100 * abs(value):.{n}f}" for key, value in leaves if key in _SHARES
               for n in range(2)}  # fmt: skip
     plain = {f"{value:.2f}" for key, value in leaves if key.endswith("percent")}
-    plain |= {number_text(row.value) for one in run.profiles for arm in one.arms
+    plain |= {number_text(row.value) for profile in run.profiles for arm in profile.arms
               for row in arm.quantities if row.unit == "%" and row.value is not None}  # fmt: skip
     shared = shared_axis(run.comparisons, margin=run.settings.margin)
     margin = math.log1p(run.settings.margin)
@@ -208,7 +208,7 @@ def _means(run: RunComparison) -> Iterator[float]:
 
     They are of an environment, of it without what is confounded, and of it in each workload.
     """
-    workloads = {one.cell: one.workload for one in run.comparisons}
+    workloads = {comparison.cell: comparison.workload for comparison in run.comparisons}
     for one in headlines(run):
         groups = [
             one.verdicts,

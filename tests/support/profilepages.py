@@ -347,7 +347,7 @@ def imported_run(*arms: str, **changes: Any) -> RunComparison:
     """Return a run of imported profiles of these arms, the first the reference."""
     cell = "imported/workload/default"
     found = cell_profiles(cell, host="imported")
-    kept = tuple(one for one in found.arms if one.arm in arms)
+    kept = tuple(arm for arm in found.arms if arm.arm in arms)
     fields: dict[str, Any] = {
         "comparisons": (),
         "cells": (
@@ -366,7 +366,7 @@ def imported_run(*arms: str, **changes: Any) -> RunComparison:
             msgspec.structs.replace(
                 found,
                 arms=kept,
-                kernel_diffs=tuple(one for one in found.kernel_diffs if one.arm in arms),
+                kernel_diffs=tuple(diff for diff in found.kernel_diffs if diff.arm in arms),
                 ledgers=tuple(one for one in found.ledgers if one.arm in arms),
             ),
         ),

@@ -86,7 +86,7 @@ def written(folder: Path, parameters: str, more: str = "") -> str:
 
 def sizes_of(found: Experiment) -> dict[str, tuple[object, ...]]:
     """Return the batches of each workload."""
-    return {one.name: dict(one.parameters)["batch"] for one in found.workloads}
+    return {workload.name: dict(workload.parameters)["batch"] for workload in found.workloads}
 
 
 def test_sizes_double_from_the_batch_of_each_workload() -> None:
@@ -360,7 +360,7 @@ def test_a_search_that_fails_in_every_arm_is_a_failure(searching: Searching) -> 
     assert ends(job) == {"8": "failed", "16": "failed"}
     assert exit_codes(job) == {4}
     (search,) = searches(job)
-    failure = next(one.failure for one in job.folder.read_events().events if one.failure)
+    failure = next(event.failure for event in job.folder.read_events().events if event.failure)
     assert failure.details == f"vm: {search.values['reason']}"
     job.note("run-resumed")
     run_cells(job, runs, ended=set())

@@ -166,9 +166,9 @@ def test_changes_between_screened_runs_pay_for_all_comparisons(tmp_path: Path) -
         for screen in (False, True)
     }
     plain, screened = (compared(tmp_path, *made) for made in folders.values())
-    assert [one.low for one in screened.changes] == [one.low for one in plain.changes]
+    assert [change.low for change in screened.changes] == [change.low for change in plain.changes]
     assert screened.after.screen
-    assert any("no screen is used here" in one for one in screened.cautions)
+    assert any("no screen is used here" in caution for caution in screened.cautions)
 
 
 def test_runs_in_the_wrong_order_are_a_caution(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_software_of_the_arm_that_changed_is_named(tmp_path: Path) -> None:
     made = one_cell("b", 1.1, facts={"docker": {"torch.version": "2.14.0"}})
     found = only(compared(tmp_path, one_cell("a", 1.0), made))
     assert found.is_confounded
-    assert [one.key for one in found.differences] == ["torch.version"]
+    assert [difference.key for difference in found.differences] == ["torch.version"]
 
 
 @pytest.mark.parametrize("parts", [{}, {"site_packages.parts": ("a==1 0123456789abcdef",)}])
@@ -214,7 +214,7 @@ def test_changed_files_of_the_reference_are_no_part_of_a_list_that_one_run_lacks
     before = one_cell("a", 1.0, facts={"vm": {"site_packages.sha256": "a"}})
     after = one_cell("b", 1.0, facts={"vm": {"site_packages.sha256": "b", **parts}})
     found = compared(tmp_path, before, after, allow_mismatch=True)
-    assert "site_packages.sha256" in {one.key for one in found.mismatches}
+    assert "site_packages.sha256" in {mismatch.key for mismatch in found.mismatches}
 
 
 def test_cells_and_arms_of_one_run_alone_are_named(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def test_a_line_breaks_at_a_gap() -> None:
     (chart,) = sweep_charts(swept())
     places = [mark.get("d", "") for mark in svg_of(chart).iter("path") if not len(mark)]
     lines = [one for one in places if one.count("M") == 1 and "L" in one and "Z" not in one]
-    assert [one.count("L") for one in lines] == [2]
+    assert [line.count("L") for line in lines] == [2]
 
 
 @pytest.mark.parametrize(

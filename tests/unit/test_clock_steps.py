@@ -124,6 +124,6 @@ def test_run_and_its_resumption_survive_clocks_that_are_set(
     assert again.returncode == 0, said
     assert time.monotonic() - began < 60
     events = RunFolder.open(folder).read_events().events
-    assert [one.state for one in events if one.what == "cell-ended"] == ["ok"]
+    assert [event.state for event in events if event.what == "cell-ended"] == ["ok"]
     assert abs(events[0].t - events[-1].t) > HOUR_S / 2
     assert BUDGET_S / 2 < elapsed_s(e for e in events if e.cell) < 4 * BUDGET_S

@@ -53,7 +53,7 @@ def test_block_in_which_the_clock_jumped_is_dropped_and_counted(tmp_path: Path) 
     cell = found.comparison.cells[0]
     assert cell.dropped_blocks >= 1
     assert cell.measured_s < 60
-    assert all(one.p95_s < 1 for one in cell.step_times)
+    assert all(times.p95_s < 1 for times in cell.step_times)
     told = dict(method_rules(found.comparison))["Watched"]
     assert "in which a clock jumped or the machine stalled" in told
     assert any("clock" in e.text for e in found.events if e.what == "round-dropped")
@@ -63,7 +63,7 @@ def test_arm_whose_clock_goes_back_in_a_step_is_out(tmp_path: Path) -> None:
     """A monotonic clock cannot: no time below 0 is kept, and the failure names what was said."""
     found = tried(tmp_path, "ClockGoesBack", budget_s=4.0)
     assert "docker: the answer to `run` cannot be true" in found.failures()
-    kept = [one for one in found.folder.read_samples().samples if isinstance(one, Block)]
+    kept = [sample for sample in found.folder.read_samples().samples if isinstance(sample, Block)]
     assert min(ns for one in kept for ns in one.wall_ns) >= 0
 
 
@@ -75,7 +75,7 @@ def test_block_in_which_a_model_was_compiled_again_warms_up(tmp_path: Path) -> N
     assert cell.dropped_rounds >= len(told) >= 1
     assert "torch.compile worked in it, 1 time" in told[0]
     assert cell.dropped_blocks == 0
-    assert all(one.p95_s < 0.4 for one in cell.step_times)
+    assert all(times.p95_s < 0.4 for times in cell.step_times)
 
 
 def steady(watch: ClockWatch, count: int = 4) -> int:

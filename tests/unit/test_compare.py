@@ -298,12 +298,12 @@ def test_a_loss_that_is_finite_in_the_reference_alone_is_said(tmp_path: Path) ->
     samples = with_losses(dict.fromkeys(("vm", "docker", "vm~control"), 299.529))
 
     def without(arms: set[str]) -> list[Block]:
-        last = max(one.round for one in samples)
+        last = max(sample.round for sample in samples)
         return [
-            msgspec.structs.replace(one, loss=None)
-            if one.arm in arms and one.round == last
-            else one
-            for one in samples
+            msgspec.structs.replace(sample, loss=None)
+            if sample.arm in arms and sample.round == last
+            else sample
+            for sample in samples
         ]
 
     run = compared(tmp_path / "one", without({"docker"}))
@@ -344,7 +344,7 @@ def test_printed_numbers_that_differ_between_arms_are_shown_with_the_digits_that
 def test_printed_numbers_with_a_0_have_no_ratio(tmp_path: Path) -> None:
     """The rounds without one would stand for all."""
     retries = {"vm": (0.0, 0.0, 1.0), "docker": (0.0, 0.0, 5.0), "vm~control": (1.0, 1.0, 1.0)}
-    printed = {arm: [{"retries": one} for one in values] for arm, values in retries.items()}
+    printed = {arm: [{"retries": value} for value in values] for arm, values in retries.items()}
     run = compared(tmp_path, processes(printed))
     picked = {one.arm: one for one in run.views.picked}
     assert (picked["docker"].median, picked["docker"].log_ratio) == (0.0, None)

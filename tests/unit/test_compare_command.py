@@ -279,7 +279,7 @@ def test_text_markdown_and_json_say_the_same_sentences(tmp_path: Path, compare: 
     jsonschema.validate(
         json.loads(document), json.loads((SCHEMAS / "change.schema.json").read_text())
     )
-    sentences = [one.sentence for one in found.changes]
+    sentences = [change.sentence for change in found.changes]
     sentences += [one.sentence for result in found.gates for one in (result, *result.findings)]
     text, markdown = (compare(before, after, *gate, "--format", form) for form in ("text", "md"))
     assert found.exit_code == text.code == markdown.code == 1

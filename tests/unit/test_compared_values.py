@@ -198,7 +198,7 @@ def test_values_are_measured_and_judged_as_environments_are(tmp_path: Path) -> N
     assert done.exit_code == 0, done.output
     (folder,) = out.iterdir()
     found = compare_run(RunFolder.open(folder))
-    (judged,) = [one for one in found.comparisons if not one.is_control]
+    (judged,) = [comparison for comparison in found.comparisons if not comparison.is_control]
     assert (judged.arm, judged.outcome) == ("vm-host-n-300000", "slower")
     assert not found.course.failures
     told = "The arms differ in n (100000 → 300000), which this run compares. "

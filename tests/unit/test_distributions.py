@@ -48,4 +48,4 @@ def test_steps_of_no_time_have_no_speed() -> None:
 def test_no_times_have_no_summary(arms: list[np.ndarray]) -> None:
     """An arm that took no step is left out."""
     assert _shared_edges(arms) == ()
-    assert all(_step_times("vm", one, edges=(), batch=None) is None for one in arms)
+    assert all(_step_times("vm", arm, edges=(), batch=None) is None for arm in arms)

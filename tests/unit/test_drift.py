@@ -100,7 +100,7 @@ def slowed(block: Block, factor: float) -> Block:
 
 def detected(run: RunComparison) -> list[tuple[str, bool]]:
     """Return arm and kind of each drift that was found."""
-    return [(one.arm, one.is_ratio) for one in run.cells[0].drifts if one.is_detected]
+    return [(drift.arm, drift.is_ratio) for drift in run.cells[0].drifts if drift.is_detected]
 
 
 def everything(run: RunComparison) -> str:
@@ -113,7 +113,7 @@ def test_drift_of_one_arm_is_a_caution_beside_the_verdict(tmp_path: Path) -> Non
     """It is in the ratio, so the reader must know before relying on the number."""
     run = compared(tmp_path, slopes={"vm": 0.0, "docker": 0.02, "vm~control": 0.0})
     assert detected(run) == [("docker", False), ("docker", True)]
-    found = next(one for one in run.cells[0].drifts if one.is_detected and one.is_ratio)
+    found = next(drift for drift in run.cells[0].drifts if drift.is_detected and drift.is_ratio)
     assert isinstance(found, Drift)
     assert found.slope == pytest.approx(0.02, abs=0.003)
     cautions = " ".join(item.text for item in summary_cards(run).cautions.items)

@@ -125,7 +125,7 @@ def test_worker_that_died_with_its_engine_is_launched_again(tmp_path: Path) -> N
     for _ in range(3):
         roster.fail("docker", died)
     assert "docker" in roster.arms
-    assert [one.what for one in made.recorder.events] == ["caution"] * 3
+    assert [event.what for event in made.recorder.events] == ["caution"] * 3
     roster.fail("docker", died)
     assert "docker" not in roster.arms
     made.recorder.folder.close()
@@ -138,7 +138,7 @@ def test_worker_that_lacks_something_is_not_launched_again(tmp_path: Path) -> No
     roster = Roster(made)
     roster.fail("docker", Failure(phase="environment", brief="docker: there is no g++"))
     assert "docker" not in roster.arms
-    assert [one.what for one in made.recorder.events] == ["arm-failed"]
+    assert [event.what for event in made.recorder.events] == ["arm-failed"]
     made.recorder.folder.close()
 
 

@@ -55,7 +55,7 @@ def remarks(one: Comparison) -> str:
 def test_what_a_user_feels_is_never_called_equivalent(name: str) -> None:
     """However it comes about, and what is printed covers the truth in most cells."""
     cells = [found(name, repeat) for repeat in range(REPEATS)]
-    assert {one.outcome for one in cells} <= {"slower", "inconclusive"}
+    assert {cell.outcome for cell in cells} <= {"slower", "inconclusive"}
     covered = 0
     for one in cells:
         said = one.deciding

@@ -87,11 +87,17 @@ def test_each_comparison_has_a_row_for_each_metric_and_one_without_a_value(
 ) -> None:
     """In their order; the row a verdict rests on is marked."""
     expected = [
-        (one.cell, one.arm, one.outcome, estimate and estimate.metric, estimate and first)
-        for one in run.comparisons
+        (
+            comparison.cell,
+            comparison.arm,
+            comparison.outcome,
+            estimate and estimate.metric,
+            estimate and first,
+        )
+        for comparison in run.comparisons
         for estimate, first in (
-            [(one.primary, True), *((other, False) for other in one.secondary)]
-            if one.primary
+            [(comparison.primary, True), *((other, False) for other in comparison.secondary)]
+            if comparison.primary
             else [(None, None)]
         )
     ]
@@ -106,8 +112,10 @@ def test_numbers_are_those_of_the_comparison(run: RunComparison) -> None:
     """The ratio is the exponential of the log ratio, and nothing is rounded."""
     estimates = [
         estimate
-        for one in run.comparisons
-        for estimate in ((one.primary, *one.secondary) if one.primary else (None,))
+        for comparison in run.comparisons
+        for estimate in (
+            (comparison.primary, *comparison.secondary) if comparison.primary else (None,)
+        )
     ]
     for row, estimate in zip(from_csv(csv_text(run)), estimates, strict=True):
         if estimate is None:
@@ -246,7 +254,7 @@ def test_usual_csv_has_eight_columns_and_a_row_for_each_comparison() -> None:
         *("host", "workload", "parameters", "arm"),
         *("outcome", "ratio", "ratio_low", "ratio_high"),
     ]
-    compared = [one for one in run.comparisons if not one.is_control]
+    compared = [comparison for comparison in run.comparisons if not comparison.is_control]
     assert len(compared) < len(run.comparisons)
     assert [row["outcome"] for row in rows] == [one.outcome for one in compared]
     assert len({tuple(row.values())[:4] for row in rows}) == len(rows)
@@ -262,8 +270,8 @@ def test_page_and_json_hold_the_same_answer(run: RunComparison) -> None:
     told = msgspec.json.decode(html.unescape(found[0]), type=Answer)
     assert told == answer(run)
     rows = list(csv.DictReader(io.StringIO(csv_text(run, is_whole=False), newline="")))
-    outcomes = [one["outcome"] for one in rows if "outcome" in one]
-    assert [one.outcome for one in told.comparisons] == outcomes
+    outcomes = [row["outcome"] for row in rows if "outcome" in row]
+    assert [comparison.outcome for comparison in told.comparisons] == outcomes
 
 
 def test_codes_of_reasons_are_documented() -> None:

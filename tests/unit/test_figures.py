@@ -74,7 +74,7 @@ def test_captions_and_methods_can_be_pasted(tmp_path: Path) -> None:
     write_figures(charts, tmp_path, captions=captions_of(run, charts))
     text = (tmp_path / "captions.md").read_text(encoding="utf-8")
     first, methods = text.split("# Methods")
-    assert all(f"`{one.name}`: {one.title}." in first for one in charts)
+    assert all(f"`{chart.name}`: {chart.title}." in first for chart in charts)
     assert f"envcompare {run.tool_version}" in methods
     assert f"±{100 * run.settings.margin:g} %" in methods
     assert ".." not in methods

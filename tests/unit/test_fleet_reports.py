@@ -70,7 +70,7 @@ def test_failed_controls_withdraw_a_statement_over_hosts(
     arms = (Arm(id="docker", ratio=1.06),)
     shape = Shape(seed=5, hosts=hosts, workloads=("cnn",), arms=arms, by_host=by_host, restarts=4)
     run = compare_run(write(tmp_path_factory.mktemp("runs"), shape))
-    assert any(one.control_failed for one in run.comparisons) == has_failed
+    assert any(comparison.control_failed for comparison in run.comparisons) == has_failed
     (together,) = run.between_hosts.estimates
     assert together.outcome == ("inconclusive" if has_failed else "slower")
 

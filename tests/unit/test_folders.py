@@ -372,7 +372,7 @@ def test_data_stands_alone_in_the_folder_that_an_arm_may_write_to(
     """What makes the data of one workload cannot reach that of another."""
     made = Path(makes_data("Honest"))
     assert (made / "data").read_text() == "1"
-    assert [one.name for one in made.parent.iterdir()] == ["data"]
+    assert [path.name for path in made.parent.iterdir()] == ["data"]
     assert made.parent.parent == Path(session.folder) / "data"
 
 
@@ -402,7 +402,7 @@ def test_worker_starts_as_a_user_of_the_image_starts_python(
     cell = CellFolders(session=session)
     for program in ("harness/worker.py", "harness/measuring.py"):
         cell.launch("vm", program, log=tmp_path / "log", log_name="log").kill()
-    assert [one.argv[-2:] for one in recorder.commands] == [
+    assert [command.argv[-2:] for command in recorder.commands] == [
         ("python3", f"{session.workloads}/harness/worker.py"),
         ("/opt/python3.11", f"{session.workloads}/harness/measuring.py"),
     ]

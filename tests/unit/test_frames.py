@@ -67,7 +67,9 @@ def test_comparisons_are_those_of_the_analysis() -> None:
     run = golden_run("3x2x1")
     frame = envcompare.read(run.folder.path).comparisons
     assert frame.equals(comparison_frame(run.comparison))
-    estimates = {(one.cell, one.arm): one for one in run.comparison.comparisons}
+    estimates = {
+        (comparison.cell, comparison.arm): comparison for comparison in run.comparison.comparisons
+    }
     assert len(frame[frame["is_primary"].fillna(value=True)]) == len(estimates)
     for row in frame[frame["is_primary"]].itertuples():
         one = estimates[row.cell, row.arm]
@@ -127,7 +129,10 @@ def test_differences_are_those_of_the_fingerprints() -> None:
     """A list is JSON, a text stands as it is."""
     run = golden_run("3x2x1")
     frame = envcompare.read(run.folder.path).differences
-    found = {(one.host, one.arm, one.key): one for one in run.comparison.differences}
+    found = {
+        (difference.host, difference.arm, difference.key): difference
+        for difference in run.comparison.differences
+    }
     assert len(frame[frame["cell"].isna()]) == len(found)
     for row in frame[frame["cell"].isna()].itertuples():
         assert row.fact_class == found[row.host, row.arm, row.key].fact_class

@@ -89,7 +89,7 @@ def test_any_text_is_a_gate_or_refused(text: str) -> None:
         gates = parse_gates((text,))
     except ConfigError:
         return
-    assert parse_gates((",".join(one.text for one in gates),)) == gates
+    assert parse_gates((",".join(gate.text for gate in gates),)) == gates
 
 
 @given(st.decimals(min_value=0, max_value=1000, places=3))

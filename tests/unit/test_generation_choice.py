@@ -51,15 +51,15 @@ def test_all_arms_rebuild_when_one_cannot_fork(tmp_path: Path) -> None:
     assert "all arms rebuild, since docker cannot fork: 2 threads live in the template" in (
         found.cautions
     )
-    blocks = [one for one in found.folder.read_samples().samples if isinstance(one, Block)]
-    assert {one.arm for one in blocks} == {"vm", "docker", "vm~control"}
+    blocks = [sample for sample in found.folder.read_samples().samples if isinstance(sample, Block)]
+    assert {block.arm for block in blocks} == {"vm", "docker", "vm~control"}
     assert found.docker.primary is not None
 
 
 def test_block_holds_the_wait_of_all_threads_beside_that_of_its_own(tmp_path: Path) -> None:
     """One thread lives in a fork, so both are the same to what passes between two readings."""
     found = tried(tmp_path, "Plain")
-    blocks = [one for one in found.folder.read_samples().samples if isinstance(one, Block)]
+    blocks = [sample for sample in found.folder.read_samples().samples if isinstance(sample, Block)]
     assert blocks
     for one in blocks:
         assert one.wait_ns is not None
@@ -81,12 +81,12 @@ def test_restarts_are_planned_after_the_first_round_where_a_gpu_is_to_be_used(
     (tmp_path / "chosen.py").write_text(SOURCE, encoding="utf-8")
     context = bench(tmp_path, f"{tmp_path}/chosen.py:Plain", budget_s=3)
     found = measure(replace(context, has_gpu=True))
-    (plan,) = [one for one in found.events if "planned_restarts" in one.values]
+    (plan,) = [event for event in found.events if "planned_restarts" in event.values]
     assert "left of the budget: " in plan.text
     assert "a launch of all arms takes" in plan.text
-    kinds = [one.what for one in found.events]
+    kinds = [event.what for event in found.events]
     assert kinds.index("restart") < found.events.index(plan) < kinds.index("stopped")
     (tmp_path / "cpu").mkdir()
     (tmp_path / "cpu" / "chosen.py").write_text(SOURCE, encoding="utf-8")
     on_cpu = tried(tmp_path / "cpu", "Plain")
-    assert not [one for one in on_cpu.events if "planned_restarts" in one.values]
+    assert not [event for event in on_cpu.events if "planned_restarts" in event.values]

@@ -62,12 +62,12 @@ def reading(times: list[int], mhz: list[int], masks: list[int]) -> GpuReading:
 
 def docker(run: RunComparison) -> Comparison:
     """Return the comparison of the arm that is no control."""
-    return next(one for one in run.comparisons if one.arm == "docker")
+    return next(comparison for comparison in run.comparisons if comparison.arm == "docker")
 
 
 def clock(run: RunComparison) -> FactDifference | None:
     """Return what is said of the clocks."""
-    return next((one for one in run.differences if one.key == GPU_CLOCK), None)
+    return next((difference for difference in run.differences if difference.key == GPU_CLOCK), None)
 
 
 def test_clock_drop_that_explains_a_difference_is_a_confounder(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_clock_drop_that_explains_a_difference_is_a_confounder(tmp_path: Path) -
     assert (told.reference, told.value, told.fact_class) == (1400, 1260, "confounder")
     assert "power cap in 100.0% of the readings" in told.sentence
     assert "--lock-gpu-clocks" in told.remedy
-    caution = next(one.caution for one in headlines(run) if one.arm == "docker")
+    caution = next(headline.caution for headline in headlines(run) if headline.arm == "docker")
     assert "the clock of the GPU while it was measured (MHz) 1400 → 1260" in caution
 
 

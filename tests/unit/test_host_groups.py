@@ -315,7 +315,11 @@ def test_groups_whose_hosts_tell_no_error_have_no_interval(tmp_path: Path) -> No
 def test_costs_on_two_machines_have_the_level_of_the_intervals_of_the_run(tmp_path: Path) -> None:
     """Their ends come from these, which are no intervals of the groups."""
     run = measured(tmp_path / "run", TWO)
-    (level,) = {one.primary.level for one in run.comparisons if one.primary and not one.is_control}
+    (level,) = {
+        comparison.primary.level
+        for comparison in run.comparisons
+        if comparison.primary and not comparison.is_control
+    }
     assert estimate(run, "docker", "vm").level == level != 0.95
     assert estimate(run, "vm").level == 0.975
     assert estimate(measured(tmp_path / "other", SIX), "docker", "vm").level == 0.95
@@ -424,10 +428,10 @@ def test_software_that_differs_between_groups_confounds_them(tmp_path: Path) -> 
     }
     run = measured(tmp_path / "other", TWO, facts=processors)
     assert not estimate(run, "vm").is_confounded
-    assert {one.key for one in run.between_hosts.group_differences} == {
+    assert {difference.key for difference in run.between_hosts.group_differences} == {
         "torch.cpu_capability", "gpu.name", "torch.interop_threads",
     }  # fmt: skip
-    assert {one.fact_class for one in run.between_hosts.group_differences} == {"host"}
+    assert {difference.fact_class for difference in run.between_hosts.group_differences} == {"host"}
 
 
 @pytest.mark.parametrize("throttled", ["", "h1", "h2"])
@@ -435,7 +439,10 @@ def test_a_quota_that_stopped_the_work_confounds_groups(tmp_path: Path, throttle
     """One that left the work alone is a setting, as it is within a host."""
     quota: Facts = {"h1": {"cgroup.cpu_quota": 8.0}, "h2": {"cgroup.cpu_quota": 4.0}}
     run = measured(tmp_path / "run", TWO, facts=quota, throttled=throttled)
-    (found,) = {(one.key, one.fact_class) for one in run.between_hosts.group_differences}
+    (found,) = {
+        (difference.key, difference.fact_class)
+        for difference in run.between_hosts.group_differences
+    }
     known = "confounder" if throttled else "possible-influence"
     assert found == ("cgroup.cpu_quota", known)
     assert estimate(run, "vm").is_confounded == bool(throttled)

@@ -133,7 +133,7 @@ def test_another_gpu_model_stands_on_the_first_screen(tmp_path: Path) -> None:
     for text in (answer(run), markdown(run)):
         assert "Besides the environment, the GPU (NVIDIA H100 80GB HBM3 → AMD Instinct" in text
     assert "No confounder" not in answer(run)
-    assert {one.key for one in run.differences} >= {"gpu.name"}
+    assert {difference.key for difference in run.differences} >= {"gpu.name"}
 
 
 def test_a_model_that_is_not_known_is_said_to_be_unknown(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_quantities_of_an_import_are_rows_of_the_table(tmp_path: Path, form: str
         rows = list(csv.DictReader(io.StringIO(csv_text(run), newline="")))
     else:
         rows = parquet.read_table(io.BytesIO(parquet_bytes(run))).to_pylist()
-    found = {(one["arm"], one["metric"]): one for one in rows}
+    found = {(row["arm"], row["metric"]): row for row in rows}
     assert float(found["vm", "flops_fp32"]["value"]) == 200_000_000
     docker = found["docker", "flops_fp32"]
     assert (float(docker["value"]), float(docker["ratio"])) == (300_000_000, 1.5)
@@ -237,5 +237,5 @@ def test_numbers_of_two_pages_stand_side_by_side_without_a_ratio(tmp_path: Path)
     assert "64 B | 96 B (no ratio: from the details page)" in markdown(run)
     assert "no ratio: from the details page" in answer(run)
     rows = list(csv.DictReader(io.StringIO(csv_text(run))))
-    (told,) = (one for one in rows if (one["arm"], one["metric"]) == ("docker", "dram_bytes"))
+    (told,) = (row for row in rows if (row["arm"], row["metric"]) == ("docker", "dram_bytes"))
     assert (told["ratio"], told["reason"]) == ("", "no ratio: from the details page")

@@ -506,8 +506,10 @@ def test_ranks_of_every_tool_are_summed(tmp_path: Path) -> None:
     request(tmp_path, *nsys, tool="nsys", into=folder.path).run()
     tools = {one.profile.tool: one.profile for one in over_ranks(folder.read_profiles())
              if one.profile}  # fmt: skip
-    scopes = {tool: {one.scope for one in found.quantities if one.name == "launch_count"}
-              for tool, found in tools.items()}  # fmt: skip
+    scopes = {
+        tool: {line.scope for line in profile.quantities if line.name == "launch_count"}
+        for tool, profile in tools.items()
+    }
     assert scopes == {"kineto": {"over 2 ranks"}, "nsys": {"over 3 ranks"}}
     assert len(over_ranks(folder.read_profiles())) == 2
 

@@ -33,7 +33,7 @@ def test_another_workload_makes_another_cell(tmp_path: Path) -> None:
     folder = request(tmp_path, log(tmp_path, "vm.log"), workload="cnn").run().folder
     other = request(tmp_path, log(tmp_path, "rnn.log", FPROP), workload="rnn", into=folder.path)
     other.run()
-    assert [one.workload for one in folder.read_run().cells] == ["cnn", "rnn"]
+    assert [cell.workload for cell in folder.read_run().cells] == ["cnn", "rnn"]
     third = log(tmp_path, "third.log", "k")
     with pytest.raises(ConfigError, match="several cells"):
         request(tmp_path, third, into=folder.path).run()
@@ -50,7 +50,7 @@ def test_an_arm_of_a_timed_run_gets_the_profile(tmp_path: Path) -> None:
     assert after.comparisons == before.comparisons
     assert after.cells == before.cells
     assert after.course.duration_s == before.course.duration_s
-    assert [one.arm for one in after.profiles[0].kernel_diffs] == ["docker"]
+    assert [diff.arm for diff in after.profiles[0].kernel_diffs] == ["docker"]
     assert folder.read_run() == RunFolder.open(folder.path).read_run()
 
 

@@ -31,10 +31,12 @@ def test_counters_of_one_call_are_passes_of_one_program(tmp_path: Path) -> None:
     files = (DATA / "ncu_raw_2024.csv", DATA / "ncu_raw_2024_flops.csv")
     done = request(tmp_path, *files, tool="ncu").run()
     (record,) = done.folder.read_profiles()
-    assert [Path(one).name for one in record.raw] == [one.name for one in files]
+    assert [Path(one).name for one in record.raw] == [file.name for file in files]
     for one, path in zip(record.raw, files, strict=True):
         assert (done.folder.path / one).read_bytes() == path.read_bytes()
-    rows = {one.name: one for one in compared(done.folder).profiles[0].arms[0].quantities}
+    rows = {
+        quantity.name: quantity for quantity in compared(done.folder).profiles[0].arms[0].quantities
+    }
     for name in ("dram_bytes", "flops_fp32", "arithmetic_intensity"):
         assert rows[name].value, name
     again = request(tmp_path, *files, tool="ncu", into=done.folder.path).run()
@@ -53,8 +55,8 @@ def test_counters_of_other_launches_are_refused_together_and_taken_apart(tmp_pat
     folder = request(tmp_path, pair[0]).run().folder
     request(tmp_path, pair[1], into=folder.path).run()
     records = sorted(folder.read_profiles(), key=lambda one: one.name)
-    assert [one.name for one in records] == ["imported-nvprof", "imported-nvprof-2"]
-    assert len({name for one in records for name in one.raw}) == 2
+    assert [record.name for record in records] == ["imported-nvprof", "imported-nvprof-2"]
+    assert len({name for record in records for name in record.raw}) == 2
     for one, path in zip(records, pair, strict=True):
         assert (folder.path / one.raw[0]).read_bytes() == path.read_bytes()
 
@@ -75,7 +77,7 @@ def test_each_rank_of_a_trace_is_a_profile_of_its_own(tmp_path: Path) -> None:
     """Traces of several ranks are no passes over the same launches."""
     paths = [trace(tmp_path, f"rank{number}.json", number) for number in (0, 1)]
     records = request(tmp_path, *paths, tool="kineto").run().folder.read_profiles()
-    assert [(one.name, *one.sha256) for one in records] == [
+    assert [(record.name, *record.sha256) for record in records] == [
         ("imported-kineto", "rank0.json"), ("imported-kineto-2", "rank1.json"),
     ]  # fmt: skip
 

@@ -43,7 +43,9 @@ def test_imports_at_once_keep_every_arm_and_file(tmp_path: Path, arms: list[str]
     assert [one.returncode for one in running] == [0] * MANY, errors
     assert {arm.id for arm in folder.read_run().arms} == {"vm", *arms}
     records = folder.read_profiles()
-    kernels = {one.name for record in records if record.profile for one in record.profile.kernels}
+    kernels = {
+        kernel.name for record in records if record.profile for kernel in record.profile.kernels
+    }
     assert kernels == {f"kernel_{number}" for number in range(MANY + 1)}
     assert all((folder.path / raw).is_file() for record in records for raw in record.raw)
     assert not list(folder.path.rglob("*.partial"))

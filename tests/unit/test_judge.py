@@ -33,12 +33,16 @@ def judged(
         made.append_sample(sample)
     made.append_event(Event(t=1.0, what="stopped", host="local", cell=CELL, text=stopped_by))
     made.close()
-    return next(one for one in compare_run(made).comparisons if one.arm == "docker")
+    return next(
+        comparison for comparison in compare_run(made).comparisons if comparison.arm == "docker"
+    )
 
 
 def test_fewer_restarts_than_a_gpu_needs_pay_for_no_look(tmp_path: Path) -> None:
     """On a GPU the first look is after four restarts: a budget's end there has the whole error."""
-    found = tuple(replace(one, gpu_ns=one.wall_ns) for one in blocks({"vm": 1.0, "docker": 1.0}))
+    found = tuple(
+        replace(block, gpu_ns=block.wall_ns) for block in blocks({"vm": 1.0, "docker": 1.0})
+    )
     once = judged(tmp_path / "a", found, min_restarts=2, gpu_restarts=4)
     twice = judged(tmp_path / "b", found, min_restarts=2)
     assert half_width(once) < half_width(twice)
@@ -54,10 +58,10 @@ def half_width(comparison: Comparison) -> float:
 def uneven(*ratios: float) -> tuple[Block, ...]:
     """Return blocks of which docker takes another ratio in each restart."""
     return tuple(
-        replace(one, wall_ns=tuple(round(ns * ratios[one.restart]) for ns in one.wall_ns))
-        if one.arm == "docker"
-        else one
-        for one in blocks(
+        replace(block, wall_ns=tuple(round(ns * ratios[block.restart]) for ns in block.wall_ns))
+        if block.arm == "docker"
+        else block
+        for block in blocks(
             {"vm": 1.0, "docker": 1.0, "vm~control": 1.0}, restarts=len(ratios), generations=5
         )
     )
@@ -191,7 +195,7 @@ def test_cell_that_ends_while_turns_may_be_too_short_says_so(
     lockstep = Lockstep(made, Roster(made), (), {SETTLED: False})
     lockstep._tuning.settling.is_seen = is_seen
     lockstep.stop("budget")
-    cautions = [one.text for one in made.recorder.events if one.what == "caution"]
+    cautions = [event.text for event in made.recorder.events if event.what == "caution"]
     assert isinstance(made.recorder, Kept)
     made.recorder.folder.close()
     assert (PAUSE_CAUTION in cautions) == is_seen

@@ -155,7 +155,7 @@ def test_the_step_to_the_reference_is_the_comparison_of_the_rung_below_turned(
     """One pair of arms has one interval, at the level of all others."""
     found = measured(tmp_path / "run", arms=with_reference("seccomp"))
     step = rung(found, "seccomp")
-    (below,) = (one for one in found.comparisons if one.arm == "namespaces")
+    (below,) = (comparison for comparison in found.comparisons if comparison.arm == "namespaces")
     assert (below.outcome, step.outcome, step.below) == ("faster", "slower", "namespaces")
     assert step.step is not None
     assert below.deciding is not None
@@ -223,7 +223,9 @@ def test_a_step_is_the_part_of_its_rung_alone(
 
 def test_the_steps_sum_to_the_whole(run: RunComparison) -> None:
     """They rest on the same rounds as the comparison with the plain process."""
-    (whole,) = (one.primary for one in run.comparisons if one.arm == "docker-host")
+    (whole,) = (
+        comparison.primary for comparison in run.comparisons if comparison.arm == "docker-host"
+    )
     assert whole is not None
     steps = sum(step.step.log_ratio for step in run.views.ladder if step.step)
     assert steps == pytest.approx(whole.log_ratio, abs=0.002)
@@ -232,7 +234,7 @@ def test_the_steps_sum_to_the_whole(run: RunComparison) -> None:
 def test_a_step_has_the_level_of_every_comparison(run: RunComparison, tmp_path: Path) -> None:
     """Nine are planned; the screen has the steps in its number too."""
     assert run.settings.planned_comparisons == 9
-    compared = [one.deciding for one in run.comparisons if not one.is_control]
+    compared = [comparison.deciding for comparison in run.comparisons if not comparison.is_control]
     assert levels_of(run) == {round(one.level, 9) for one in compared if one}
     screened = measured(tmp_path / "run", screen=True)
     assert rung(screened, "seccomp").outcome == "slower"
@@ -314,5 +316,5 @@ def test_the_first_screen_says_which_steps_change_the_time(run: RunComparison) -
 def test_the_step_from_the_reference_is_the_comparison_of_its_arm(run: RunComparison) -> None:
     """One pair of arms has one verdict on a page."""
     found = rung(run, "namespaces")
-    (same,) = (one for one in run.comparisons if one.arm == "namespaces")
+    (same,) = (comparison for comparison in run.comparisons if comparison.arm == "namespaces")
     assert (found.outcome, found.step) == (same.outcome, same.deciding)

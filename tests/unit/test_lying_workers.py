@@ -133,7 +133,9 @@ def test_who_answers_what_cannot_be_is_named(name: str, tmp_path: Path) -> None:
     measured = lied_to(tmp_path, "docker", *LIES[name], same_cpu=True)
     assert measured.failures().startswith("docker: ")
     assert "do not trust what this arm reports" in measured.failures()
-    kept = [one for one in measured.folder.read_samples().samples if isinstance(one, Block)]
+    kept = [
+        sample for sample in measured.folder.read_samples().samples if isinstance(sample, Block)
+    ]
     assert {one.arm for one in kept} == {"vm", "vm~control"}
     assert all(one.cpu is None or 0 <= one.cpu < 8000 for one in kept)
 
@@ -165,7 +167,7 @@ def test_path_in_every_field_leads_nowhere(op: str, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["outside", "run"]
     written = [path for path in measured.folder.path.rglob("*") if path.is_file()]
     assert [path for path in written if b"a secret" in path.read_bytes()] == []
-    assert {"vm", "vm~control"} <= {one.arm for one in measured.folder.read_samples().samples}
+    assert {"vm", "vm~control"} <= {sample.arm for sample in measured.folder.read_samples().samples}
 
 
 def test_sample_that_cannot_be_read_back_is_not_written(tmp_path: Path) -> None:

@@ -33,8 +33,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> RunComparison:
 
 def outcomes(run: RunComparison, arm: str) -> dict[str, str]:
     """Return the outcome of an arm in each cell."""
-    return {one.cell.removesuffix("/default"): one.outcome for one in run.comparisons
-            if one.arm == arm}  # fmt: skip
+    return {
+        comparison.cell.removesuffix("/default"): comparison.outcome
+        for comparison in run.comparisons
+        if comparison.arm == arm
+    }
 
 
 def test_ratios_are_found_as_they_were_planted(made: RunComparison) -> None:
@@ -48,7 +51,7 @@ def test_ratios_are_found_as_they_were_planted(made: RunComparison) -> None:
 
 def test_failure_has_its_phase_exit_code_and_log(made: RunComparison) -> None:
     """As a real one has."""
-    found = next(one for one in made.course.failures if one.arm == "slow")
+    found = next(failure for failure in made.course.failures if failure.arm == "slow")
     assert (found.phase, found.exit_code) == ("setup", 137)
     assert found.log == "logs/one/one_rnn_default/slow.log"
 
@@ -62,8 +65,12 @@ def test_arm_that_was_not_run_is_so_on_its_host_alone(made: RunComparison) -> No
 
 def test_confounder_is_the_library_that_one_arm_loads(made: RunComparison) -> None:
     """It marks that arm and no other."""
-    assert {one.arm for one in made.comparisons if one.is_confounded} == {"fast"}
-    found = {one.key for one in made.differences if one.fact_class == "confounder"}
+    assert {comparison.arm for comparison in made.comparisons if comparison.is_confounded} == {
+        "fast"
+    }
+    found = {
+        difference.key for difference in made.differences if difference.fact_class == "confounder"
+    }
     assert found == {"loaded_libraries"}
 
 
@@ -81,9 +88,9 @@ def test_cost_of_an_arm_shrinks_with_the_first_parameter(tmp_path: Path) -> None
     shape = Shape(arms=(Arm(id="slow", ratio=1.5),), parameters={"batch": (16, 64)}, steps=40)
     run = compare_run(write(tmp_path, shape))
     found = {
-        one.parameters["batch"]: one.primary.log_ratio
-        for one in run.comparisons
-        if one.arm == "slow" and one.workload == "cnn" and one.primary
+        comparison.parameters["batch"]: comparison.primary.log_ratio
+        for comparison in run.comparisons
+        if comparison.arm == "slow" and comparison.workload == "cnn" and comparison.primary
     }
     assert found[16] == pytest.approx(0.405, abs=0.02)
     assert found[64] == pytest.approx(0.405 / 4, abs=0.02)

@@ -53,7 +53,7 @@ def test_another_reference_code_or_setting_is_refused_with_both_values(
     assert words in caught.value.details
     assert "--allow-mismatch" in caught.value.hint
     found = compared(tmp_path / "allowed", before, after, allow_mismatch=True)
-    assert [one.text for one in found.mismatches] == [words]
+    assert [mismatch.text for mismatch in found.mismatches] == [words]
     assert len(found.changes) == 1
 
 
@@ -78,7 +78,7 @@ def test_some_rounds_more_on_one_cpu_are_no_mismatch(
     """How often a thread gives up its CPU differs from run to run; an option is all or nothing."""
     before, after = one_cell("a", 1.0, held=share), one_cell("b", 1.1, held=1.0)
     found = compared(tmp_path, before, after, allow_mismatch=True)
-    assert [one.key for one in found.mismatches] == ["same_cpu"] * is_told
+    assert [mismatch.key for mismatch in found.mismatches] == ["same_cpu"] * is_told
 
 
 def test_a_fact_that_a_run_did_not_ask_for_is_no_mismatch(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_mismatch_names_its_cells_and_each_once(tmp_path: Path) -> None:
     cells = {CELL: ratios, OTHER: ratios}
     made = Made(run_id="a", cells=cells), Made(run_id="b", cells=cells, code="beef" * 16)
     found = compared(tmp_path, *made, allow_mismatch=True)
-    assert [one.cells for one in found.mismatches] == [(CELL, OTHER)]
+    assert [mismatch.cells for mismatch in found.mismatches] == [(CELL, OTHER)]
 
 
 def test_a_run_that_was_resumed_after_its_timing_knows_its_code(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def ended(folder: Path, samples: Iterable[Block], **changes: object) -> RunCompa
 
 def docker(run: RunComparison) -> tuple[str, str, str]:
     """Return the outcome of docker, its leaning, and the first words of the page."""
-    found = next(one for one in run.comparisons if one.arm == "docker")
+    found = next(comparison for comparison in run.comparisons if comparison.arm == "docker")
     (headline,) = headlines(run)
     return found.outcome, found.leaning, f"{headline.lead} {headline.caution}"
 
@@ -234,7 +234,9 @@ def test_slow_loader_is_measured_at_its_size(tmp_path: Path, queue: str, other: 
     path.write_text(SOURCE.format(queue=queue, other=other))
     made = bench(tmp_path, f"{path}:Load", budget_s=12.0, min_restarts=2, target=1e-4)
     measured = measure(made)
-    kept = [one for one in measured.folder.read_samples().samples if isinstance(one, Block)]
+    kept = [
+        sample for sample in measured.folder.read_samples().samples if isinstance(sample, Block)
+    ]
     assert all(one.is_stopped for one in kept if not one.warmup)
     assert not measured.docker.works_outside
     means_s = {
@@ -279,7 +281,7 @@ def measured_slow(folder: Path, until_s: str, *, has_gpu: bool = False) -> Measu
 def kept_blocks(measured: Measured, arm: str) -> list[Block]:
     """Return the blocks of an arm in their order."""
     samples = measured.folder.read_samples().samples
-    return [one for one in samples if isinstance(one, Block) and one.arm == arm]
+    return [sample for sample in samples if isinstance(sample, Block) and sample.arm == arm]
 
 
 def test_far_slower_arm_does_fewer_steps_in_a_block(tmp_path: Path) -> None:

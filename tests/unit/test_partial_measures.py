@@ -26,7 +26,9 @@ def docker(path: Path, *, restarts: int, min_restarts: int = 4) -> Comparison:
         Event(t=time.time(), what="cell-ended", host="local", cell=CELL, state="ok")
     )
     folder.close()
-    return next(one for one in compare_run(folder).comparisons if one.arm == "docker")
+    return next(
+        comparison for comparison in compare_run(folder).comparisons if comparison.arm == "docker"
+    )
 
 
 def test_one_restart_promises_no_decision(tmp_path: Path) -> None:

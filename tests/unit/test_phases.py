@@ -98,7 +98,7 @@ def analysed(*, slower: float) -> dict[str, ArmPhases]:
     """Return what marked rounds tell of each arm."""
     found = cell_phases(cell_data(), marked_blocks(slower=slower))
     assert found is not None
-    return {one.arm: one for one in found.arms}
+    return {arm.arm: arm for arm in found.arms}
 
 
 def differing(arm: ArmPhases) -> list[tuple[str | None, str]]:
@@ -123,13 +123,13 @@ def test_an_operator_that_only_one_arm_runs_is_named_and_bounds_nothing() -> Non
     ]
     found = cell_phases(cell_data(), blocks)
     assert found is not None
-    docker = next(one for one in found.arms if one.arm == "docker")
+    docker = next(arm for arm in found.arms if arm.arm == "docker")
     lone = {(one.operator, one.arm): one.share for one in docker.lone}
     # nothing is said of those that were added up
     assert lone.keys() == {("aten::mm", "vm"), ("aten::slow_mm", "docker"), ("aten::index", "vm")}
     assert lone["aten::mm", "vm"] == pytest.approx(0.5, abs=0.02)
     assert docker.most_log_ratio is None
-    control = next(one for one in found.arms if one.arm == "vm~control")
+    control = next(arm for arm in found.arms if arm.arm == "vm~control")
     assert control.lone == ()
     assert control.most_log_ratio is not None
 
@@ -217,17 +217,19 @@ def test_workers_mark_rounds_that_show_a_slower_operator(
             )
         )  # fmt: skip
         samples = found.folder.read_samples().samples
-        marked = [one for one in samples if isinstance(one, MarkedBlock)]
+        marked = [sample for sample in samples if isinstance(sample, MarkedBlock)]
         if marked:
             break
     for restart in {one.restart for one in marked}:
-        own = [one for one in samples if isinstance(one, Block) and one.restart == restart]
+        own = [
+            sample for sample in samples if isinstance(sample, Block) and sample.restart == restart
+        ]
         last = samples.index(own[-1])
         assert all(samples.index(one) > last for one in marked if one.restart == restart)
         rounds = {one.round for one in marked if one.restart == restart}
         assert rounds == set(range(len(rounds)))
     assert {one.arm for one in marked} == set(ARMS)
-    phases = {one.arm: one for one in found.comparison.views.phases[0].arms}
+    phases = {arm.arm: arm for arm in found.comparison.views.phases[0].arms}
     # 20 times the elements: a ratio that no neighbor takes away, be there one round or many
     slower = part(phases["docker"], "operator", "aten::erf").log_ratio
     assert slower - part(phases["docker"], "operator", "aten::addmm").log_ratio > 1
@@ -255,8 +257,8 @@ def test_phases_are_marked_where_arms_are_stopped_too(
         )
     )  # fmt: skip
     assert found.comparison.cells[0].stops
-    assert [one.text for one in found.events if one.what == "not-marked"] == []
-    assert {one.arm for one in found.comparison.views.phases[0].arms} == {"docker", "vm~control"}
+    assert [event.text for event in found.events if event.what == "not-marked"] == []
+    assert {arm.arm for arm in found.comparison.views.phases[0].arms} == {"docker", "vm~control"}
 
 
 def test_workers_without_pytorch_say_so_once(tmp_path: Path) -> None:
@@ -272,5 +274,7 @@ def test_workers_without_pytorch_say_so_once(tmp_path: Path) -> None:
     noted = [event.text for event in found.events if event.what == "not-marked"]
     assert noted == ["the workload does not use PyTorch"]
     assert found.comparison.views.phases[0].reason == noted[0]
-    assert not any(isinstance(one, MarkedBlock) for one in found.folder.read_samples().samples)
+    assert not any(
+        isinstance(sample, MarkedBlock) for sample in found.folder.read_samples().samples
+    )
     assert MARKED == "phases"

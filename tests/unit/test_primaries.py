@@ -84,10 +84,14 @@ def test_cells_speak_for_themselves_however_many_there_are(tmp_path: Path) -> No
 def test_screen_selects_what_differs_and_leaves_the_rest_open_or_equal(tmp_path: Path) -> None:
     """Only the selected are called slower, and the report says what that promises."""
     made = run(tmp_path, [1.2, 1.2, *[1.0] * 8], screen=True)
-    outcomes = [one.outcome for one in made.comparisons if not one.is_control]
+    outcomes = [comparison.outcome for comparison in made.comparisons if not comparison.is_control]
     assert outcomes[:2] == ["slower", "slower"]
     assert "slower" not in outcomes[2:]
-    levels = [one.primary.level for one in made.comparisons if one.primary and not one.is_control]
+    levels = [
+        comparison.primary.level
+        for comparison in made.comparisons
+        if comparison.primary and not comparison.is_control
+    ]
     assert levels[0] == pytest.approx(1 - 0.8 * 0.05 * 2 / 10)
     assert levels[-1] == pytest.approx(1 - 0.8 * 0.05)
     assert "Benjamini and Hochberg" in level_sentence(made)

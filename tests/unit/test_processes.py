@@ -84,7 +84,7 @@ class TestWholeMeasurement:
         """The programs it runs and their libraries, beside what the launcher found."""
         (found,) = (one for one in slow_docker.folder.read_fingerprints() if one.arm == "docker")
         programs, libraries = (
-            {entry_name(one) for one in entries(found.facts[key])}
+            {entry_name(entry) for entry in entries(found.facts[key])}
             for key in ("programs", "loaded_libraries")
         )
         assert found.taken == "step"

@@ -63,7 +63,7 @@ def program(text: str, **fields: Any) -> Program:
 )
 def test_command_is_named_after_what_it_runs(text: str, name: str) -> None:
     """A cell must be told apart from others by a word the user typed."""
-    assert [one.name for one in resolved(commands=(text,)).workloads] == [name]
+    assert [workload.name for workload in resolved(commands=(text,)).workloads] == [name]
 
 
 def test_commands_of_one_program_are_told_apart_by_number() -> None:

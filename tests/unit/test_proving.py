@@ -821,7 +821,9 @@ def test_container_gets_the_software_of_this_machine(tmp_path: Path) -> None:
     real.touch(mode=0o755)
     (tmp_path / "env" / "bin" / "python3").symlink_to(real)
     folders = ("other", "none", "tools")
-    search_path = ":".join((*(f"{tmp_path}/{one}/bin" for one in folders), "relative", "/usr/bin"))
+    search_path = ":".join(
+        (*(f"{tmp_path}/{folder}/bin" for folder in folders), "relative", "/usr/bin")
+    )
     given = {"folder": tmp_path, "search_path": search_path}
     (change,) = own_software("A=1 env/bin/python3 x.py", "docker run app x", **given)
     shown = change.edit.options[1::2]

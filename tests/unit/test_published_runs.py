@@ -187,9 +187,9 @@ def test_the_text_of_the_cluster_claims_what_its_table_can_carry() -> None:
     """All are equivalent; the text names the widest interval."""
     text = " ".join((RESULTS / "README.md").read_text(encoding="utf-8").split())
     compared = [
-        one
-        for one in compare_run(RunFolder.open(RESULTS / "slurm")).comparisons
-        if one.arm in {"singularity-host", "charliecloud-host"}
+        comparison
+        for comparison in compare_run(RunFolder.open(RESULTS / "slurm")).comparisons
+        if comparison.arm in {"singularity-host", "charliecloud-host"}
     ]
     assert {one.outcome for one in compared} == {"equivalent"}
     low, high = max((_ends(one.mean) for one in compared), key=lambda ends: ends[1] - ends[0])
@@ -246,7 +246,7 @@ def _waits(run: RunComparison) -> str:
 
 def _scaled(hosts: str, run: RunComparison) -> list[tuple[str, ...]]:
     scaling = run.views.scaling
-    counts = {one.cell: one.primary for one in run.comparisons}
+    counts = {comparison.cell: comparison.primary for comparison in run.comparisons}
     alone = {(row.parameters["batch"], row.arm): row for row in scaling if row.ranks == 1}
     pairs = [(alone[row.parameters["batch"], row.arm], row) for row in scaling if row.ranks == 2]
     return [
@@ -282,7 +282,7 @@ def test_the_tables_of_the_gpu_have_the_numbers_of_their_runs() -> None:
             for arm in cell.arms
         ]
         digits = len(told[0].partition(".")[2])
-        assert told == [word for one in values for word in (f"{one / size:.{digits}f}", unit)]
+        assert told == [word for value in values for word in (f"{value / size:.{digits}f}", unit)]
 
 
 def test_the_text_of_the_gpu_tells_its_kernels_and_how_its_blocks_scatter() -> None:

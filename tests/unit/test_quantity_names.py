@@ -61,7 +61,7 @@ def derived(chip: str) -> set[str]:
         kernels=(Kernel(name="k", calls=1, total_ns=1.0, metrics=metrics()),),
         copies=tuple(Copy(kind=kind, calls=1, total_ns=1.0, total_bytes=1) for kind in kinds),
     )
-    return {one.name for one in with_quantities(profile).quantities}
+    return {quantity.name for quantity in with_quantities(profile).quantities}
 
 
 def written() -> set[str]:
@@ -91,7 +91,7 @@ def from_files() -> set[str]:
     for path in sorted(one for one in PROFILES.rglob("*") if one.is_file()):
         for tool in READERS:
             try:
-                found |= {one.name for one in read(tool, (path,)).quantities}
+                found |= {quantity.name for quantity in read(tool, (path,)).quantities}
             except ProfileError:
                 continue
     return found

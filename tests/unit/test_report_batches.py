@@ -162,7 +162,7 @@ def test_a_size_that_does_not_fit_is_no_failure(tmp_path: Path) -> None:
     skipped = [one for one in run.compared if one.outcome == "not-run"]
     assert [one.cell for one in skipped] == [cell_of(256).id]
     claims = claims_of_run(run)
-    assert {one.cell for one in claims} == {cell_of(size).id for size in SIZES[:-1]}
+    assert {claim.cell for claim in claims} == {cell_of(size).id for size in SIZES[:-1]}
     results = judge_gates(parse_gates(("failed", "unproven:900%")), claims)
     assert gates_exit_code(results, claims) == 0
     page = render(run)

@@ -69,10 +69,12 @@ def test_the_table_says_what_was_seen_and_what_is_told_with_what() -> None:
 def test_an_arm_that_never_answered_is_not_called_the_same() -> None:
     """Nothing was found there, so nothing of it is known to be alike."""
     arms = tuple(
-        msgspec.structs.replace(one, facts={}) if one.arm == "singularity" else one
-        for one in EXAMPLE.arms
+        msgspec.structs.replace(arm, facts={}) if arm.arm == "singularity" else arm
+        for arm in EXAMPLE.arms
     )
-    differences = tuple(one for one in EXAMPLE.differences if one.arm != "singularity")
+    differences = tuple(
+        difference for difference in EXAMPLE.differences if difference.arm != "singularity"
+    )
     silent = msgspec.structs.replace(EXAMPLE, arms=arms, differences=differences)
     assert {plain(row.cells[4]) for row in differing(silent)} == {"not measured"}
 
@@ -91,7 +93,8 @@ def test_what_an_equivalent_arm_does_on_purpose_needs_no_explanation() -> None:
     explained = {}
     for outcome in ("equivalent", "slower"):
         comparisons = tuple(
-            msgspec.structs.replace(one, outcome=outcome) for one in EXAMPLE.comparisons
+            msgspec.structs.replace(comparison, outcome=outcome)
+            for comparison in EXAMPLE.comparisons
         )
         (host,) = hosts_facts(msgspec.structs.replace(EXAMPLE, comparisons=comparisons))
         (varied,) = (

@@ -156,7 +156,7 @@ def test_hosts_and_parameters_are_named_only_where_they_differ() -> None:
         for host in ("a", "b")
         for hidden in (40, 80)
     ]
-    assert [one.cell for one in headline(*cells).verdicts] == [
+    assert [verdict.cell for verdict in headline(*cells).verdicts] == [
         "rnn hidden=40 on a",
         "rnn hidden=80 on a",
         "rnn hidden=40 on b",
@@ -360,7 +360,7 @@ def test_a_cell_names_a_candidate_with_evidence_of_its_own() -> None:
 def test_an_image_that_is_compared_is_named_before_what_came_with_it() -> None:
     """Nothing is mixed with the environment, which is the same."""
     other = influence("libc.version", reference="2.35", value="2.36")
-    old, new = (next(one for one in example().arms if one.arm == name) for name in ("vm", "docker"))
+    old, new = (next(arm for arm in example().arms if arm.arm == name) for name in ("vm", "docker"))
     arms = tuple(
         msgspec.structs.replace(one, environment="docker", reference=reference)
         for one, reference in ((old, "app:1"), (new, "app:2"))

@@ -111,9 +111,14 @@ def section(run: RunComparison, anchor: str) -> str:
 
 def test_software_that_differs_between_hosts_is_data(mixed: RunComparison) -> None:
     """Each arm has its release, its CUDA and its lock with the values of all hosts."""
-    told = {(one.arm, one.key): one.values for one in mixed.between_hosts.differences}
+    told = {
+        (difference.arm, difference.key): difference.values
+        for difference in mixed.between_hosts.differences
+    }
     assert {arm for arm, _ in told} == {"vm", "docker"}
-    assert {one.fact_class for one in mixed.between_hosts.differences} == {"confounder"}
+    assert {difference.fact_class for difference in mixed.between_hosts.differences} == {
+        "confounder"
+    }
     for key, value in NEW.items():
         assert told["docker", key] == {"gpu01": value, "gpu02": OLD[key]}
 
@@ -152,7 +157,9 @@ def test_two_hosts_are_said_to_tell_little_of_others(
     """Else a reader would take an interval of ±30 % for one of their measurements."""
     hosts = tuple(f"gpu{number:02}" for number in range(count))
     run = compare_run(write(tmp_path, replace(SHAPE, hosts=hosts)))
-    assert {one.outcome == "inconclusive" for one in run.between_hosts.estimates} == {is_told}
+    assert {estimate.outcome == "inconclusive" for estimate in run.between_hosts.estimates} == {
+        is_told
+    }
     assert ("as two hosts say little about others" in text_of(run)) is is_told
 
 
@@ -178,7 +185,7 @@ def test_hosts_of_which_only_the_lock_differs_are_told_too(tmp_path: Path) -> No
     """The same PyTorch may come with other packages for another Python."""
     other = Host(facts={**NEW, **L4, "lock.sha256": "cc" * 32})
     run = compare_run(made(tmp_path, {"gpu01": NEW_HOST, "gpu02": other}))
-    assert {one.key for one in run.between_hosts.differences} == {"lock.sha256"}
+    assert {difference.key for difference in run.between_hosts.differences} == {"lock.sha256"}
     assert "different locked packages: lock aaaaaaaa on gpu01; lock cccccccc on gpu02" in (
         text_of(run)
     )
@@ -239,10 +246,10 @@ def test_a_host_with_cells_on_both_devices_tells_how_many(tmp_path: Path) -> Non
     """System calls are measured on the CPU, whatever the host has."""
     folder = made(tmp_path, {"gpu01": OLD_HOST})
     events = [
-        msgspec.structs.replace(one, values={**one.values, "device": "cpu"})
-        if "device" in one.values and "/rnn/" in one.cell
-        else one
-        for one in folder.read_events().events
+        msgspec.structs.replace(event, values={**event.values, "device": "cpu"})
+        if "device" in event.values and "/rnn/" in event.cell
+        else event
+        for event in folder.read_events().events
     ]
     folder.write_bytes("events.jsonl", msgspec.json.Encoder().encode_lines(events))
     (text,) = device_sentences(compare_run(folder))

@@ -76,7 +76,7 @@ def test_untimed_steps_at_the_start_of_turns_are_named(
 def test_first_look_at_a_command_is_told_in_rounds() -> None:
     """A plain command has no restarts."""
     cells = tuple(
-        msgspec.structs.replace(one, processes=30, is_program=True) for one in EXAMPLE.cells
+        msgspec.structs.replace(cell, processes=30, is_program=True) for cell in EXAMPLE.cells
     )
     text = told(changed(EXAMPLE, cells=cells, min_restarts=4))
     assert "after each round, from 8 rounds on" in text
@@ -86,9 +86,11 @@ def test_first_look_at_a_command_is_told_in_rounds() -> None:
 def of_units(**changes: object) -> RunComparison:
     """Return the example with each interval made otherwise."""
     found = tuple(
-        msgspec.structs.replace(one, primary=msgspec.structs.replace(one.primary, **changes))
-        for one in EXAMPLE.comparisons
-        if one.primary is not None
+        msgspec.structs.replace(
+            comparison, primary=msgspec.structs.replace(comparison.primary, **changes)
+        )
+        for comparison in EXAMPLE.comparisons
+        if comparison.primary is not None
     )
     return msgspec.structs.replace(EXAMPLE, comparisons=found)
 
@@ -123,9 +125,9 @@ def test_waiting_that_an_equivalent_arm_may_have_is_a_caution() -> None:
     for high, is_said in ((0.3, True), (0.01, False)):
         waiting = OwnWaiting(share=0.0, low=-high, high=high, is_counted=False)
         comparisons = tuple(
-            msgspec.structs.replace(one, outcome="equivalent", own_waiting=waiting)
-            for one in EXAMPLE.comparisons
-            if one.arm == "docker"
+            msgspec.structs.replace(comparison, outcome="equivalent", own_waiting=waiting)
+            for comparison in EXAMPLE.comparisons
+            if comparison.arm == "docker"
         )
         run = msgspec.structs.replace(EXAMPLE, comparisons=comparisons)
         text = " ".join(guard_cautions(run))

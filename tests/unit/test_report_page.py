@@ -57,7 +57,7 @@ LOG = "logs/lab01/lab01_rnn_default/singularity.log"
 
 def many(hosts: int, workloads: int) -> RunComparison:
     """Return a run of the example's first cell repeated over hosts and workloads."""
-    first = [one for one in EXAMPLE.comparisons if one.workload == "cnn"]
+    first = [comparison for comparison in EXAMPLE.comparisons if comparison.workload == "cnn"]
     cells, comparisons = [], []
     for host in range(hosts):
         for workload in range(workloads):
@@ -70,13 +70,13 @@ def many(hosts: int, workloads: int) -> RunComparison:
 
 def tables(run: RunComparison, section: str) -> list[Any]:
     """Return the tables of a section."""
-    (made,) = (one for one in page(run, ()).sections if one.anchor == section)
+    (made,) = (section_ for section_ in page(run, ()).sections if section_.anchor == section)
     return [block for block in made.blocks if block.form == "table"]
 
 
 def choice(run: RunComparison) -> list[str]:
     """Return the metrics that a reader can choose."""
-    (made,) = (one for one in page(run, ()).sections if one.anchor == "all")
+    (made,) = (section_ for section_ in page(run, ()).sections if section_.anchor == "all")
     (shown,) = (block for block in made.blocks if isinstance(block, Filter))
     return list(shown.metrics)
 
@@ -136,7 +136,11 @@ def test_many_comparisons_get_a_row_an_environment_and_an_overview() -> None:
 def test_the_overview_has_a_place_for_each_host_and_a_dot_where_none_was_planned() -> None:
     """Symbols below each other are of one host."""
     run = many(3, 4)
-    kept = tuple(one for one in run.comparisons if (one.host, one.workload) != ("gpu01", "work02"))
+    kept = tuple(
+        comparison
+        for comparison in run.comparisons
+        if (comparison.host, comparison.workload) != ("gpu01", "work02")
+    )
     fewer = msgspec.structs.replace(run, comparisons=kept)
     (matrix,) = tables(fewer, "overview")
     assert "one symbol for each host, in the order of gpu00, gpu01, gpu02" in render(fewer)
@@ -149,15 +153,15 @@ def test_the_overview_says_in_how_many_cells_a_workload_moved() -> None:
     run = many(3, 4)
     ways = {"gpu00": "faster", "gpu01": "inconclusive", "gpu02": "inconclusive"}
     told = tuple(
-        msgspec.structs.replace(one, outcome=ways[one.host])
-        if (one.arm, one.workload) == ("docker", "work01")
-        or ((one.arm, one.workload, one.host) == ("docker", "work02", "gpu00"))
-        else one
-        for one in run.comparisons
+        msgspec.structs.replace(comparison, outcome=ways[comparison.host])
+        if (comparison.arm, comparison.workload) == ("docker", "work01")
+        or ((comparison.arm, comparison.workload, comparison.host) == ("docker", "work02", "gpu00"))
+        else comparison
+        for comparison in run.comparisons
     )
     (matrix,) = tables(msgspec.structs.replace(run, comparisons=told), "overview")
     cells = [row.cells[1] for row in matrix.rows]
-    assert [(one.style, one.text) for one in cells] == [
+    assert [(cell.style, cell.text) for cell in cells] == [
         ("slower", "slower"),
         ("faster", "1 of 3 faster"),
         ("", "faster and slower"),
@@ -216,8 +220,8 @@ TAIL = Tail(
 
 def parts_rows(run: RunComparison) -> list[list[str]]:
     """Return the cells of the table of typical step, mean and tail; none without it."""
-    (made,) = (one for one in page(run, ()).sections if one.anchor == "all")
-    folds = [one for one in made.blocks if isinstance(one, Fold)]
+    (made,) = (section_ for section_ in page(run, ()).sections if section_.anchor == "all")
+    folds = [block for block in made.blocks if isinstance(block, Fold)]
     shown = [one for one in folds if plain(one.summary) == "Typical step, mean and tail"]
     tables = [block for fold in shown for block in fold.blocks if isinstance(block, Table)]
     return [[plain(cell) for cell in row.cells] for table in tables for row in table.rows]
@@ -225,7 +229,11 @@ def parts_rows(run: RunComparison) -> list[list[str]]:
 
 def with_parts(**fields: Any) -> RunComparison:
     """Return the example with the mean and other fields in its first comparison of an arm."""
-    first = next(one for one in EXAMPLE.comparisons if one.primary and not one.is_control)
+    first = next(
+        comparison
+        for comparison in EXAMPLE.comparisons
+        if comparison.primary and not comparison.is_control
+    )
     mean = msgspec.structs.replace(first.primary, log_ratio=math.log(1.03), low=None, high=None)
     known = msgspec.structs.replace(first, mean=mean, **fields)
     return changed(EXAMPLE, comparisons=(known,))
@@ -280,7 +288,10 @@ def test_a_confounded_row_names_what_is_mixed_with_its_environment() -> None:
 def test_what_is_mixed_with_the_environment_can_be_hidden_where_anything_is() -> None:
     """No box without a use."""
     assert 'id="unconfounded"' in render(EXAMPLE)
-    clean = tuple(msgspec.structs.replace(one, is_confounded=False) for one in EXAMPLE.comparisons)
+    clean = tuple(
+        msgspec.structs.replace(comparison, is_confounded=False)
+        for comparison in EXAMPLE.comparisons
+    )
     assert 'id="unconfounded"' not in render(changed(EXAMPLE, comparisons=clean))
 
 
@@ -316,8 +327,8 @@ def test_the_gpu_of_a_host_or_its_absence_is_named() -> None:
     """Without a GPU one line says so, and with one its name is there instead."""
     assert "No GPU was found on lab01" in text_of(render(EXAMPLE), "memory")
     arms = tuple(
-        msgspec.structs.replace(one, facts={**one.facts, "gpu.name": "NVIDIA H200"})
-        for one in EXAMPLE.arms
+        msgspec.structs.replace(arm, facts={**arm.facts, "gpu.name": "NVIDIA H200"})
+        for arm in EXAMPLE.arms
     )
     assert "GPU on lab01: NVIDIA H200." in text_of(render(changed(EXAMPLE, arms=arms)), "memory")
 
@@ -365,9 +376,9 @@ def test_properties_that_differ_stand_first_with_confounders_on_top() -> None:
 
 def test_the_control_is_no_environment_of_its_own() -> None:
     """The reference under its second label gets neither headline nor column."""
-    assert [one.arm for one in headlines(EXAMPLE)] == ["docker", "singularity"]
+    assert [headline.arm for headline in headlines(EXAMPLE)] == ["docker", "singularity"]
     (facts,) = hosts_facts(EXAMPLE)
-    assert [one.arm for one in facts.arms] == ["vm", "docker", "singularity"]
+    assert [arm.arm for arm in facts.arms] == ["vm", "docker", "singularity"]
 
 
 def test_a_failure_has_its_three_sentences_phase_code_and_log() -> None:
@@ -412,7 +423,10 @@ def test_the_words_container_overhead_are_never_printed() -> None:
 
 def test_a_difference_without_confounder_leads_the_box_why() -> None:
     """The largest clean difference is named, with a way to its fold."""
-    clean = tuple(msgspec.structs.replace(one, is_confounded=False) for one in EXAMPLE.comparisons)
+    clean = tuple(
+        msgspec.structs.replace(comparison, is_confounded=False)
+        for comparison in EXAMPLE.comparisons
+    )
     html = render(changed(EXAMPLE, comparisons=clean, differences=()))
     text = text_of(html, "answer")
     assert "Largest difference without a known confounder: 8.4 % slower" in text

@@ -225,7 +225,7 @@ def test_a_gpu_that_waits_for_the_host_is_named_where_nothing_was_decided(
     h200: RunComparison,
 ) -> None:
     """It says on which side to look; one that computes most of the time is not named."""
-    run = replace(h200, profiles=tuple(replace(one, gpu_parts=()) for one in h200.profiles))
+    run = replace(h200, profiles=tuple(replace(profile, gpu_parts=()) for profile in h200.profiles))
     assert [one.rpartition("; ")[2] for one in why_sentences(run) if ", rnn: " in one] == [
         "the GPU waited for the host for 2.69 ms → 2.20 ms of a traced step of 2.96 ms → 2.46 ms.",
         "the GPU waited for the host for 2.69 ms → 3.55 ms of a traced step of 2.96 ms → 3.82 ms.",
@@ -236,8 +236,8 @@ def test_a_gpu_that_waits_for_the_host_is_named_where_nothing_was_decided(
 def test_kernels_as_long_as_the_step_leave_no_host_part(h200: RunComparison) -> None:
     """That was measured; the rest is too small for it."""
     cells = [
-        replace(one, gpu_parts=tuple(replace(parts, host=None) for parts in one.gpu_parts))
-        for one in h200.profiles
+        replace(profile, gpu_parts=tuple(replace(parts, host=None) for parts in profile.gpu_parts))
+        for profile in h200.profiles
     ]
     answer = text_of(render(replace(h200, profiles=tuple(cells))), "answer")
     assert "267 → 265 µs too small to tell too small to tell" in answer
@@ -259,7 +259,7 @@ def test_a_step_on_a_gpu_is_said_in_two_parts(h200: RunComparison) -> None:
 def test_parts_of_a_difference_that_was_not_decided_are_not_named_first() -> None:
     """There is no cause to look for yet; the tables are there, one link away."""
     run = profiled_run()
-    undecided = tuple(replace(one, outcome="inconclusive") for one in run.comparisons)
+    undecided = tuple(replace(comparison, outcome="inconclusive") for comparison in run.comparisons)
     changed = replace(run, comparisons=undecided)
     assert not any("a step on the GPU" in text for text in why_sentences(changed))
     assert any("1 kernel replaced" in text for text in why_sentences(changed))
@@ -370,18 +370,21 @@ def test_what_has_a_fold_of_its_own_stands_there_alone() -> None:
     cell = run.profiles[0].cell
     for outcome, count in (("slower", 0), ("equivalent", 2), ("inconclusive", 0), ("failed", 2)):
         told = tuple(
-            replace(one, outcome=outcome) if one.cell == cell else one for one in run.comparisons
+            replace(comparison, outcome=outcome) if comparison.cell == cell else comparison
+            for comparison in run.comparisons
         )
         changed = replace(run, comparisons=told)
         (found,) = profiled_cells(changed)
         assert len(found.compared) == count
         (fold,) = folds_of(changed)
-        opened = {plain(one.summary): one.is_open for one in fold.blocks if one.form == "fold"}
+        opened = {
+            plain(block.summary): block.is_open for block in fold.blocks if block.form == "fold"
+        }
         against = [is_open for name, is_open in opened.items() if "against vm" in name]
         assert against == [False] * count
         assert opened["Quantities of cnn"] is (count == 0)
     (fold,) = folds_of(imported_run("vm", "docker"))
-    first = next(one for one in fold.blocks if one.form == "fold")
+    first = next(block for block in fold.blocks if block.form == "fold")
     assert first.is_open
     assert plain(first.summary).startswith("docker against vm vm ")
 
@@ -392,7 +395,7 @@ def test_a_profile_belongs_to_its_host() -> None:
     first = run.cells[0]
     hosts = {"lab01": "equivalent", "lab02": "slower"}
     ids = {host: f"{host}/{first.workload}/default" for host in hosts}
-    told = [one for one in run.comparisons if one.cell == first.id]
+    told = [comparison for comparison in run.comparisons if comparison.cell == first.id]
     run = replace(
         run,
         cells=tuple(replace(first, id=ids[host], host=host) for host in hosts),
@@ -425,7 +428,7 @@ def test_each_gpu_has_a_line_of_its_own() -> None:
     )
     arms = tuple(ArmProfiles(arm=arm, passes=(), quantities=both) for arm in ("vm", "docker"))
     lines = quantity_lines(profiles(arms=arms))
-    assert [one.name for one in lines] == ["GPU busy (GPU 1)", "GPU busy (GPU 2)"]
+    assert [line.name for line in lines] == ["GPU busy (GPU 1)", "GPU busy (GPU 2)"]
     assert [cell.text for cell in lines[1].cells] == ["2.00 µs", "2.00 µs"]
 
 
@@ -612,7 +615,9 @@ def test_operators_of_several_arms_share_a_table() -> None:
     second = replace(first, arm="docker", operators=replace(first.operators, rows=others))
     (fold,) = folds_of(with_profiles(arms=(first, second), kernel_diffs=(), ledgers=()))
     (operators,) = (
-        one for one in fold.blocks if one.form == "fold" and "Operators" in plain(one.summary)
+        block
+        for block in fold.blocks
+        if block.form == "fold" and "Operators" in plain(block.summary)
     )
     table, note = operators.blocks
     assert "comparison.json has totals, averages and memory" in note.text
@@ -633,9 +638,9 @@ def test_quantities_that_are_equal_in_all_arms_share_a_sentence() -> None:
         ),
     )
     blocks = quantity_blocks(profiles(arms=(first, twin)), label="cnn")
-    (items,) = (one for one in blocks if one.form == "items")
+    (items,) = (block for block in blocks if block.form == "items")
     assert items.items[0].startswith("Equal in all: ")
-    named = {plain(row.cells[0]) for one in blocks if one.form == "table" for row in one.rows}
+    named = {plain(row.cells[0]) for block in blocks if block.form == "table" for row in block.rows}
     assert not any(name in items.items[0] for name in named)
 
 
@@ -768,8 +773,12 @@ def test_an_imported_run_of_one_environment_waits_for_another() -> None:
 def test_the_terminal_shows_the_quantities_of_imported_profiles_side_by_side() -> None:
     """One column an environment; a timed run has its verdicts there instead."""
     lines = terminal_lines(imported_run("vm", "docker"))
-    assert next(one for one in lines if one.role == "head").columns == ("workload", "vm", "docker")
-    rows = [one.columns for one in lines if one.role == "row"]
+    assert next(line for line in lines if line.role == "head").columns == (
+        "workload",
+        "vm",
+        "docker",
+    )
+    rows = [line.columns for line in lines if line.role == "row"]
     assert ("kernel time, per step", "12.0 ms", "13.6 ms ×1.13") in rows
     assert "| kernel time, per step | 12.0 ms | 13.6 ms ×1.13 |" in markdown(
         imported_run("vm", "docker")
@@ -821,7 +830,9 @@ def test_an_untimed_arm_beside_timed_ones_keeps_their_verdicts() -> None:
     assert is_timed(both)
     assert [one.arm for one in found][-1] == "old"
     assert found[-1].badge == "not timed"
-    assert [one.verdicts for one in found[:-1]] == [one.verdicts for one in headlines(run)]
+    assert [one.verdicts for one in found[:-1]] == [
+        headline.verdicts for headline in headlines(run)
+    ]
 
 
 @pytest.mark.parametrize(

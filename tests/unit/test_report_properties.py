@@ -82,11 +82,16 @@ def test_the_page_gives_a_comparison_one_outcome_wherever_it_stands(run: RunComp
 
 def check_counts(run: RunComparison, rows: list[Element]) -> None:
     """Compare the rows of the environments with how often each had which outcome."""
-    assert {row.every("th")[0].text for row in rows} == {one.arm for one in run.comparisons}
+    assert {row.every("th")[0].text for row in rows} == {
+        comparison.arm for comparison in run.comparisons
+    }
     for row in rows:
         arm, told = row.every("th")[0].text, row.every("td")[-1].text
         for outcome in SYMBOLS:
-            count = sum((one.arm, one.outcome) == (arm, outcome) for one in run.comparisons)
+            count = sum(
+                (comparison.arm, comparison.outcome) == (arm, outcome)
+                for comparison in run.comparisons
+            )
             word = WORDS.get(outcome, outcome)
             assert bool(count) == bool(re.search(rf"\b{count} {word}\b", told))
 
@@ -97,7 +102,11 @@ def check_overview(run: RunComparison, table: Element) -> None:
     for row in table.every("tbody")[0].every("tr"):
         workload = row.every("th")[0].text
         for arm, cell in zip(arms, row.every("td"), strict=True):
-            own = [one for one in run.comparisons if (one.workload, one.arm) == (workload, arm)]
+            own = [
+                comparison
+                for comparison in run.comparisons
+                if (comparison.workload, comparison.arm) == (workload, arm)
+            ]
             drawn = [symbol for symbol in cell.text if symbol in SYMBOLS.values()]
             assert sorted(drawn) == sorted(SYMBOLS[one.outcome] for one in own)
             assert cell.text.count("⚠") == sum(is_marked(one) for one in own)
@@ -138,7 +147,11 @@ def test_the_boxes_count_what_the_table_holds(run: RunComparison) -> None:
         assert said == [str(counts[name])] * bool(counts[name])
     moved = counts["slower"] + counts["faster"]
     assert ("No comparison is slower or faster" in box) == (not moved)
-    clean = [one for one in run.comparisons if one.outcome in UNKNOWN[:2] and not is_marked(one)]
+    clean = [
+        comparison
+        for comparison in run.comparisons
+        if comparison.outcome in UNKNOWN[:2] and not is_marked(comparison)
+    ]
     assert ("Largest difference without a known confounder" in box) == bool(clean)
     if clean:
         sizes = [
@@ -177,7 +190,7 @@ def test_what_failed_or_was_not_run_is_always_visible(run: RunComparison) -> Non
     rows = [row for row in found["all"].every("tr") if "data-outcome" in row.attributes]
     assert sorted(row.attributes["data-outcome"] for row in rows) == expected
     lines = terminal_lines(run)
-    assert sorted(str(one.outcome) for one in lines if one.role == "row") == expected
+    assert sorted(str(line.outcome) for line in lines if line.role == "row") == expected
     text = markdown(run)
     assert text.count("| ✕ failed") == expected.count("failed")
     assert text.count("| – not run") == expected.count("not-run")
@@ -188,7 +201,9 @@ def check_failures(run: RunComparison, section: Element | None) -> None:
     """Look up each comparison without a value with its place and its first line."""
     labels = cell_labels(run)
     shown = [] if section is None else [one.text for one in section.every("div", class_="failure")]
-    lost = [one for one in run.comparisons if one.outcome in {"failed", "not-run"}]
+    lost = [
+        comparison for comparison in run.comparisons if comparison.outcome in {"failed", "not-run"}
+    ]
     assert len(shown) == len(lost)
     for one in lost:
         reason = reasons_text((one.reason,)) if one.reason else ""
@@ -203,7 +218,7 @@ def check_failures(run: RunComparison, section: Element | None) -> None:
 @given(runs(names=HOSTILE))
 def test_hostile_names_stay_text(run: RunComparison) -> None:
     """No name, path or error becomes markup, a script, a handler or a way out of the page."""
-    html = render(run, files=tuple(one.log for one in run.course.failures))
+    html = render(run, files=tuple(failure.log for failure in run.course.failures))
     html.encode()
     page = parse(html)
     kinds = [one.attributes.get("type") for one in page.every("script")]

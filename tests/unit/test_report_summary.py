@@ -57,8 +57,10 @@ def test_no_word_of_a_table_is_cut_off_on_a_narrow_terminal() -> None:
     path = "/dev/" + "-".join(map(str, range(60)))
     reason = Reason(kind="failed", brief=f"docker could not start the container: no {path}")
     failed = [
-        msgspec.structs.replace(one, reason=reason) if one.outcome == "failed" else one
-        for one in EXAMPLE.comparisons
+        msgspec.structs.replace(comparison, reason=reason)
+        if comparison.outcome == "failed"
+        else comparison
+        for comparison in EXAMPLE.comparisons
     ]
     failed = [msgspec.structs.replace(one, failure=None) for one in failed]
     out = io.StringIO()
@@ -110,7 +112,7 @@ def test_a_failure_is_told_once_with_its_cells() -> None:
 
 def test_a_command_without_results_is_no_step() -> None:
     """The heading names the piece that was to be timed."""
-    cells = [msgspec.structs.replace(one, is_program=True) for one in EXAMPLE.cells]
+    cells = [msgspec.structs.replace(cell, is_program=True) for cell in EXAMPLE.cells]
     lines = terminal_lines(msgspec.structs.replace(EXAMPLE, cells=tuple(cells)))
     head = next(line for line in lines if line.role == "head")
     assert head.columns[-1].startswith("process, ")

@@ -65,11 +65,11 @@ def test_of_many_sweeps_those_that_moved_most_are_drawn() -> None:
         for cell in run.cells
     ]
     made = [
-        replace(one, host=host, cell=one.cell.replace("gpu01", host),
-                primary=replace(one.primary, log_ratio=0.001 * place))
+        replace(comparison, host=host, cell=comparison.cell.replace("gpu01", host),
+                primary=replace(comparison.primary, log_ratio=0.001 * place))
         for place, host in enumerate(hosts)
-        for one in run.comparisons
-        if one.primary
+        for comparison in run.comparisons
+        if comparison.primary
     ]  # fmt: skip
     many = replace(run, cells=tuple(cells), comparisons=tuple(made))
     titles = [heading.text for heading, *_ in sweeps_of(many, ChartBudget())]

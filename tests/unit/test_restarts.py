@@ -173,7 +173,7 @@ def test_turns_that_are_too_short_are_said_where_longer_ones_have_no_room(tmp_pa
     lockstep = Lockstep(made, Roster(made))
     Turns([lockstep]).measure()
     assert isinstance(made.recorder, Kept)
-    cautions = [one.text for one in made.recorder.events if one.what == "caution"]
+    cautions = [event.text for event in made.recorder.events if event.what == "caution"]
     assert any("turns are too short" in text for text in cautions)
     assert {one.calibration for one in kept(made) if isinstance(one, Block)} == {0}
     assert lockstep.intervals()["docker"] is not None
@@ -233,7 +233,7 @@ def test_resumed_cell_goes_on_with_the_next_restart_as_it_was_calibrated(tmp_pat
     assert {one.k for one in measured if not one.warmup} == {2}
     assert lockstep.readings.restarts == 2 + len({one.restart for one in measured})
     assert isinstance(made.recorder, Kept)
-    assert not any("steps_per_block" in one.values for one in made.recorder.events)
+    assert not any("steps_per_block" in event.values for event in made.recorder.events)
 
 
 def test_resumed_cell_takes_the_steps_of_its_blocks_where_no_calibration_was_noted(

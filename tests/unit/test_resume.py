@@ -83,7 +83,7 @@ def stepping(origin: Path) -> Path:
 def leave_one_restart(run: Path) -> None:
     """Let a run be as it was when it was killed after its first restart."""
     events = read_events(run)
-    second = [one["values"].get("restart") for one in events].index(1)
+    second = [event["values"].get("restart") for event in events].index(1)
     (run / "events.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in events[:second]))
     lines = (run / "samples.jsonl").read_text().splitlines(keepends=True)
     kept = [line for line in lines if json.loads(line)["restart"] == 0]
@@ -371,7 +371,7 @@ def test_what_is_measured_before_an_interruption_of_the_first_generation_is_kept
     run = only_run(stepping, "steps")
     before = written(run)
     blocks = [json.loads(line) for line in before["samples.jsonl"].splitlines()]
-    longest = max(len(one["wall_ns"]) for one in blocks if "wall_ns" in one)
+    longest = max(len(block["wall_ns"]) for block in blocks if "wall_ns" in block)
     command = [sys.executable, "-m", "envcompare", "run", "--resume", str(run)]
     with subprocess.Popen(command, cwd=stepping, stderr=subprocess.PIPE, text=True) as process:
         (stepping / "interrupt").write_text(f"{process.pid} {2 * longest}")

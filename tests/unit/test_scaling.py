@@ -90,7 +90,7 @@ def compared(out: Path, **changes: tuple[int, ...] | tuple[str, ...]) -> RunComp
 
 def test_speed_up_is_of_the_samples_of_the_same_environment(tmp_path: Path) -> None:
     """Twice the batch in 1.25 times the time is 1.6 times as fast; the control has no row."""
-    found = {(one.arm, one.ranks): one for one in compared(tmp_path).views.scaling}
+    found = {(scaling.arm, scaling.ranks): scaling for scaling in compared(tmp_path).views.scaling}
     assert found.keys() == {(arm, count) for arm in ("vm", "docker") for count in (1, 2)}
     for arm, speed_up in (("vm", 1.6), ("docker", 1.25)):
         two = found[arm, 2]
@@ -123,7 +123,9 @@ def test_a_base_is_of_the_environment_in_which_parameters_are_compared(tmp_path:
         at = {"host": "local", "cell": cell.id, "arm": within}
         folder.append_event(Event(t=2.0, what="note", values={"batch": 16 * count}, **at))
     folder.close()
-    found = [one.speed_up for one in compare_run(folder).views.scaling if one.ranks == 2]
+    found = [
+        scaling.speed_up for scaling in compare_run(folder).views.scaling if scaling.ranks == 2
+    ]
     assert found == pytest.approx([1.6] * 4)
 
 
@@ -148,7 +150,7 @@ def test_without_one_rank_there_is_no_speed_up_and_the_page_says_what_to_add(
 ) -> None:
     """A number against nothing would be one of another kind."""
     run = compared(tmp_path, counts=(2, 4))
-    assert {one.speed_up for one in run.views.scaling} == {None}
+    assert {scaling.speed_up for scaling in run.views.scaling} == {None}
     assert "There is no speed-up without ranks=1" in render(run)
 
 

@@ -46,7 +46,7 @@ def test_of_several_headlines_the_first_that_was_measured_says_it(run: RunCompar
     slower = msgspec.structs.replace(docker, arm="podman")
     none = msgspec.structs.replace(docker, arm="gvisor", outcome="not-run", primary=None, mean=None)
     several = msgspec.structs.replace(run, comparisons=(none, docker, slower))
-    assert [one.scope != "" for one in headlines(several)] == [True, False, False]
+    assert [headline.scope != "" for headline in headlines(several)] == [True, False, False]
     assert headlines(several)[-1].arm == "gvisor"
 
 

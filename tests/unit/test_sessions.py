@@ -82,8 +82,8 @@ def test_each_session_has_its_part_of_the_budget_and_of_the_restarts() -> None:
     flags = Settings(budget=300.0, restarts=4, rounds=10, sessions=3)
     _, plan, _ = planned(flags, Settings(), accept_many=False)
     parts = [plan.in_session(number).design for number in (1, 2, 3)]
-    assert [one.budget_s for one in parts] == [100.0] * 3
-    assert [one.restarts for one in parts] == [2, 3, 4]
+    assert [part.budget_s for part in parts] == [100.0] * 3
+    assert [part.restarts for part in parts] == [2, 3, 4]
     _, plan, _ = planned(Settings(sessions=7), Settings(), accept_many=False)
     assert [plan.in_session(number).design.min_restarts for number in range(1, 8)] == [*range(1, 8)]
 
@@ -196,4 +196,4 @@ def test_no_command_with_a_masked_secret_is_printed_to_repeat(tmp_path: Path) ->
 def restarts_of(run: Path) -> set[int]:
     """Return the numbers of the restarts that a run holds blocks of."""
     lines = (run / "samples.jsonl").read_text().splitlines()
-    return {one["restart"] for one in map(json.loads, lines) if one["kind"] == "block"}
+    return {line["restart"] for line in map(json.loads, lines) if line["kind"] == "block"}

@@ -473,7 +473,7 @@ def config(lab: Lab, tmp_path: Path) -> Path:
     """Give a configuration for the lab host that a test may add to."""
     path = tmp_path / "ssh_config"
     blocks = re.split(r"(?m)^(?=Host )", lab.ssh_config.read_text())  # of every lab host that is up
-    path.write_text(next(one for one in blocks if one.startswith(f"Host {lab.alias}\n")))
+    path.write_text(next(block for block in blocks if block.startswith(f"Host {lab.alias}\n")))
     return path
 
 

@@ -207,7 +207,7 @@ def resumed(
     startup.measure_warm()
     made.recorder.folder.close()
     samples = made.recorder.folder.read_samples().samples
-    return [one for one in samples if isinstance(one, Startup)]
+    return [sample for sample in samples if isinstance(sample, Startup)]
 
 
 def prior(

@@ -38,14 +38,14 @@ def swept() -> RunComparison:
             id=f"lab01/cnn/batch={batch}",
             parameters={"batch": batch, "side": 32},
             step_times=tuple(
-                replace(one, median_s=0.01 * batch, samples_per_s=rate)
-                for one in first.step_times
-                if one.arm == "vm"
+                replace(times, median_s=0.01 * batch, samples_per_s=rate)
+                for times in first.step_times
+                if times.arm == "vm"
             ),
         )
         for batch, rate in ((2, 150.0), (1, 100.0))
     )
-    arms = tuple(one for one in run.arms if one.arm == "vm")
+    arms = tuple(arm for arm in run.arms if arm.arm == "vm")
     return changed(run, cells=cells, arms=arms, comparisons=(), memory=(), profiles=())
 
 
@@ -159,7 +159,7 @@ def test_every_study_has_a_table_of_what_it_runs(name: str) -> None:
     assert found
     for table in found:
         assert {*table.rows} <= {"workload", *given}
-        assert {*table.workloads} <= {one.name for one in experiment.workloads}
+        assert {*table.workloads} <= {workload.name for workload in experiment.workloads}
         for value in table.values:
             assert value in _TIMES | _OTHERS or quantity_name(value) != value
         for row in table.printed:

@@ -61,7 +61,7 @@ def test_shift_of_all_rounds_shifts_the_estimate_and_nothing_else(
 ) -> None:
     """An arm that is slower throughout has the interval of an equal one around another middle."""
     here = evidence(groups).interval(level=0.95)
-    moved = tuple(tuple(value + shift for value in one) for one in groups)
+    moved = tuple(tuple(value + shift for value in group) for group in groups)
     there = evidence(moved).interval(level=0.95)
     assert there.mean == pytest.approx(here.mean + shift, abs=1e-12)
     assert there.half_width == pytest.approx(here.half_width, rel=1e-6, abs=1e-9)
@@ -71,7 +71,7 @@ def test_shift_of_all_rounds_shifts_the_estimate_and_nothing_else(
 def test_exchange_of_arm_and_reference_turns_the_sign_alone(groups: Groups) -> None:
     """Who is the reference says nothing of how sure a difference is."""
     here = evidence(groups).interval(level=0.95)
-    turned = evidence(tuple(tuple(-value for value in one) for one in groups))
+    turned = evidence(tuple(tuple(-value for value in group) for group in groups))
     there = turned.interval(level=0.95)
     assert there.mean == pytest.approx(-here.mean, abs=1e-15)
     assert there.half_width == pytest.approx(here.half_width, rel=1e-6, abs=1e-9)
@@ -165,7 +165,7 @@ def test_spread_is_pooled_over_the_arms_of_a_cell() -> None:
     """The excess of the cell is the median of theirs: one loud arm does not widen the others."""
     restarts = (0.05, 0.05, 0.5)
     arms = [drawn(30, 30, 30, 30, seed=2 + n, restart=one) for n, one in enumerate(restarts)]
-    alone = [spread([one]).own_excess for one in arms]
+    alone = [spread([arm]).own_excess for arm in arms]
     assert spread(arms).own_excess == pytest.approx(np.median(alone))
 
 
@@ -189,7 +189,7 @@ def test_restarts_far_apart_by_the_noise_of_their_rounds_are_seldom_wide() -> No
         rounds = generator.normal(0, 0.07, (4, 4, 20))
         arms = [tuple(map(tuple, one.tolist())) for one in rounds]
         pooled = spread(arms)
-        wide += [own_spread(one, pooled).is_wide and not pooled.is_wide for one in arms]
+        wide += [own_spread(arm, pooled).is_wide and not pooled.is_wide for arm in arms]
     assert np.mean(wide) < 0.04
 
 
@@ -198,7 +198,7 @@ def test_arm_of_a_cell_with_wide_restarts_keeps_its_spread() -> None:
     arms = [drawn(40, 40, 40, 40, 40, 40, seed=seed, restart=0.05) for seed in range(4)]
     pooled = spread(arms)
     assert pooled.is_wide
-    assert all(own_spread(one, pooled) == pooled for one in arms)
+    assert all(own_spread(arm, pooled) == pooled for arm in arms)
 
 
 def test_few_restarts_must_show_more_before_they_are_wide() -> None:
@@ -290,7 +290,7 @@ def test_strict_rests_on_restarts_always() -> None:
     """However calm they are; each is the median of its own rounds."""
     groups = drawn(20, 20, 20)
     found = evidence(groups, is_strict=True).interval(level=0.95)
-    values = [np.median(one) for one in groups]
+    values = [np.median(group) for group in groups]
     half = 4.302653 * np.std(values, ddof=1) / math.sqrt(3)  # Student's, 2 degrees of freedom
     assert (found.unit, found.mean) == ("restart", pytest.approx(np.mean(values)))
     assert found.half_width == pytest.approx(half)
@@ -379,7 +379,7 @@ def test_difference_ends_a_cell_only_well_beyond_its_interval(
     groups = drawn(30, 30)
     half = evidence(groups, widening=widening).printed(alpha=0.05).half_width
     shift = halves * half - evidence(groups).mean
-    moved = tuple(tuple(value + shift for value in one) for one in groups)
+    moved = tuple(tuple(value + shift for value in group) for group in groups)
     assert evidence(moved, widening=widening).printed(alpha=0.05).is_decided == expected
 
 

@@ -124,7 +124,7 @@ def test_nothing_is_measured_beside_a_worker_that_cannot_be_ended(tmp_path: Path
     assert sorted(ended) == sorted(made.arms)
     assert isinstance(made.recorder, Kept)
     made.recorder.folder.close()
-    assert [one.what for one in made.recorder.events if one.arm == "vm"][-1] == "arm-failed"
+    assert [event.what for event in made.recorder.events if event.arm == "vm"][-1] == "arm-failed"
 
 
 ALWAYS_THERE = """#!/bin/sh

@@ -38,7 +38,9 @@ SECONDS = st.floats(1e-4, 2e3)
 def rich_runs(draw: st.DrawFn, *, names: st.SearchStrategy[str] = PLAIN) -> RunComparison:
     """Return a run with spreads, start-ups, peaks, drifts, ledgers, kernels and a 2 × 2."""
     run = draw(runs(names=names))
-    arms = tuple(dict.fromkeys((run.reference_arm, *(one.arm for one in run.comparisons))))
+    arms = tuple(
+        dict.fromkeys((run.reference_arm, *(comparison.arm for comparison in run.comparisons)))
+    )
     cells = tuple(draw(_spread(cell, is_drawn=not place)) for place, cell in enumerate(run.cells))
     first = cells[0]
     return changed(
@@ -54,7 +56,7 @@ def rich_runs(draw: st.DrawFn, *, names: st.SearchStrategy[str] = PLAIN) -> RunC
 @st.composite
 def _spread(draw: st.DrawFn, cell: CellSummary, *, is_drawn: bool) -> CellSummary:
     """Give the arms of a cell quantiles; one that is drawn has counts between edges as well."""
-    found = [draw(_quantiles(one)) for one in cell.step_times]
+    found = [draw(_quantiles(times)) for times in cell.step_times]
     low = min(one.quantiles_s[0] for one in found)
     high = max(one.quantiles_s[-1] for one in found)
     edges = tuple(low + (high - low) * place / _BINS for place in range(_BINS + 1))

@@ -34,7 +34,7 @@ def profile(*metrics: dict[str, float], capability: str = "8.0", chip: str = "ga
 
 def quantities(source: Profile) -> dict[str, Quantity]:
     """Return the quantities of a profile by their names."""
-    return {one.name: one for one in with_quantities(source).quantities}
+    return {quantity.name: quantity for quantity in with_quantities(source).quantities}
 
 
 def test_flops_of_cuda_cores_count_a_fused_operation_twice() -> None:
@@ -237,7 +237,7 @@ def test_quantity_of_the_reader_stays_and_none_is_there_twice() -> None:
     once = with_quantities(source)
     assert once.quantities[0] == said
     assert with_quantities(once) == once
-    assert [one.name for one in once.quantities] == [
+    assert [quantity.name for quantity in once.quantities] == [
         "launch_count",
         "kernel_time_ns",
         "tensor_core_share",
@@ -247,7 +247,7 @@ def test_quantity_of_the_reader_stays_and_none_is_there_twice() -> None:
 def test_metrics_of_nvprof_give_the_same_quantities() -> None:
     """Sectors, FLOPs, occupancy as a fraction, efficiency in per cent; time from the summary."""
     logs = [DATA / "nvprof_summary.log", DATA / "nvprof_metrics.log"]
-    found = {one.name: one for one in read("nvprof", logs).quantities}
+    found = {quantity.name: quantity for quantity in read("nvprof", logs).quantities}
     assert found["dram_read_sectors"].value == 200 * 1_100_000 + 100 * 2000
     assert found["dram_read_bytes"].value == 32 * (200 * 1_100_000 + 100 * 2000)
     assert found["flops_fp32"].value == pytest.approx(200 * 2.1092e10 + 100 * 1024)
@@ -302,7 +302,10 @@ def test_kernels_are_counted_by_name_and_by_shape() -> None:
 
 def test_log_of_nvprof_gives_flops_transactions_and_throughput(tmp_path: Path) -> None:
     """Rates are weighted by time, Σ bytes ÷ Σ (bytes ÷ rate); GB/s and MB/s stay apart."""
-    found = {one.name: one for one in read("nvprof", [DATA / "nvprof_unended.log"]).quantities}
+    found = {
+        quantity.name: quantity
+        for quantity in read("nvprof", [DATA / "nvprof_unended.log"]).quantities
+    }
     assert found["flops_fp32"].value == 10 * 150_994_944
     assert found["dram_read_sectors"].value == 40 * 8 + 10 * 200_000
     seconds = 40 * 8e-6 + 10 * 100e-6
@@ -318,7 +321,7 @@ def throughput(folder: Path, **left_out: str) -> Quantity:
     for row in left_out.values():
         text = text.replace(row, f"999.00{row[-4:]}")
     (folder / "a.log").write_text(text, encoding="utf-8")
-    found = {one.name: one for one in read("nvprof", [folder / "a.log"]).quantities}
+    found = {quantity.name: quantity for quantity in read("nvprof", [folder / "a.log"]).quantities}
     assert found["dram_read_bytes"].value == 32 * 2_000_320
     return found["dram_read_bytes_per_s"]
 

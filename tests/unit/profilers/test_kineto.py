@@ -42,7 +42,7 @@ def of(path: Path, *events: Event, **head: object) -> Profile:
 
 def value(profile: Profile, name: str) -> float | None:
     """Return the value of the only quantity of a name."""
-    (found,) = (one.value for one in profile.quantities if one.name == name)
+    (found,) = (quantity.value for quantity in profile.quantities if quantity.name == name)
     return found
 
 
@@ -105,7 +105,7 @@ def test_kernels_copies_and_calls_of_a_step(tmp_path: Path) -> None:
     assert profile.sequence == (0, 1, 0, 1)
     copies = [(one.kind, one.calls, one.total_ns, one.total_bytes) for one in profile.copies]
     assert copies == [("HtoD", 2, 80_000, 8192), ("memset", 2, 5_000, 128)]
-    assert [(one.name, one.calls) for one in profile.api_calls] == [("cudaLaunchKernel", 4)]
+    assert [(call.name, call.calls) for call in profile.api_calls] == [("cudaLaunchKernel", 4)]
     assert profile.steps == 2
     assert profile.step_busy_ns == ()  # no call is known to have begun the copies
 
@@ -133,7 +133,11 @@ def test_copy_of_an_array_is_one_of_device_memory(tmp_path: Path, name: str, kin
 def test_two_gpus_are_never_merged(tmp_path: Path) -> None:
     """Each has a busy time of its own, and the profile none."""
     profile = of(tmp_path, kernel("a", 0, 10), kernel("a", 0, 20, device=1))
-    busy = {one.scope: one.value for one in profile.quantities if one.name == "busy_ns"}
+    busy = {
+        quantity.scope: quantity.value
+        for quantity in profile.quantities
+        if quantity.name == "busy_ns"
+    }
     assert (profile.busy_ns, busy) == (None, {"GPU 0": 10_000, "GPU 1": 20_000})
 
 
@@ -203,7 +207,7 @@ def test_collectives_without_nccl_give_it_no_share(tmp_path: Path) -> None:
 def test_a_kernel_is_no_collective_for_a_word_inside_its_name(tmp_path: Path) -> None:
     """A share is not told where nothing was exchanged."""
     profile = of(tmp_path, kernel("void my_nccl_like(int)", 0, 60), kernel("ncc", 70, 10))
-    assert not [one for one in profile.quantities if "share" in one.name]
+    assert not [quantity for quantity in profile.quantities if "share" in quantity.name]
 
 
 def test_occupancy_is_an_estimate_weighted_by_time(tmp_path: Path) -> None:
@@ -213,7 +217,7 @@ def test_occupancy_is_an_estimate_weighted_by_time(tmp_path: Path) -> None:
     unknown = kernel("c", 60, 30, **{key: -99})  # Kineto knows no properties of the device
     profile = of(tmp_path, *kernels, unknown)
     assert value(profile, "estimated_occupancy") == pytest.approx(80.0)
-    assert all(one.name != "occupancy" for one in profile.quantities)
+    assert all(quantity.name != "occupancy" for quantity in profile.quantities)
 
 
 FFMA, FADD, FMUL = (
@@ -254,7 +258,7 @@ def test_a_range_over_the_whole_program_is_no_kernel(tmp_path: Path) -> None:
     """It has no launches to count, and says why."""
     path = write(tmp_path / "trace.json", [counted("__profile__", **{FFMA: 100, FADD: 8, FMUL: 0})])
     profile = read_any("kineto", [path])
-    launches = next(one for one in profile.quantities if one.name == "launch_count")
+    launches = next(quantity for quantity in profile.quantities if quantity.name == "launch_count")
     assert (profile.kernels, launches.value, launches.status) == ((), None, "missing")
     assert value(profile, "flops_fp32") == 208.0
 
@@ -293,7 +297,7 @@ def test_devices_are_known_wherever_they_stand(tmp_path: Path, spaces: int) -> N
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(content), encoding="utf-8")
     profile = read(path)
-    assert [one.name for one in profile.devices] == ["NVIDIA A100-SXM4-40GB"]
+    assert [device.name for device in profile.devices] == ["NVIDIA A100-SXM4-40GB"]
     assert "from a distributed program: rank 3 of 4, backend ?" in note_sentences(profile.notes)
 
 
@@ -302,7 +306,7 @@ def test_device_list_that_is_empty_before_the_events_is_read_behind_them(tmp_pat
     text = json.dumps({"deviceProperties": [], "traceEvents": [kernel("a", 0, 1)]})
     path = tmp_path / "trace.json"
     path.write_text(f'{text[:-1]}, "deviceProperties": {json.dumps([DEVICE])}}}')
-    assert [one.name for one in read(path).devices] == ["NVIDIA A100-SXM4-40GB"]
+    assert [device.name for device in read(path).devices] == ["NVIDIA A100-SXM4-40GB"]
 
 
 def test_name_of_a_field_inside_an_event_is_none_of_the_trace(tmp_path: Path) -> None:
@@ -357,7 +361,7 @@ def test_share_of_rccl_is_not_called_one_of_nccl(tmp_path: Path) -> None:
     nccl = dispatched("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", 0, 10)
     profile = on_rocm(tmp_path, nccl, dispatched(TENSILE, 20, 30))
     assert value(profile, "rccl_share") == pytest.approx(25.0)
-    assert not any(one.name == "nccl_share" for one in profile.quantities)
+    assert not any(quantity.name == "nccl_share" for quantity in profile.quantities)
 
 
 def test_a_trace_that_records_memsets_and_has_none_holds_none(tmp_path: Path) -> None:
@@ -365,13 +369,13 @@ def test_a_trace_that_records_memsets_and_has_none_holds_none(tmp_path: Path) ->
     profile = read_any("kineto", [write(tmp_path / "a.json", [kernel("a", 0, 1)])])
     assert (value(profile, "memset_ns"), value(profile, "memset_bytes")) == (0, 0)
     idle = read_any("kineto", [write(tmp_path / "b.json", [operator("aten::add", 0, 1)])])
-    assert not any(one.name.startswith("memset") for one in idle.quantities)
+    assert not any(quantity.name.startswith("memset") for quantity in idle.quantities)
 
 
 def test_rocm_sets_memory_with_kernels_so_that_no_memset_is_not_told(tmp_path: Path) -> None:
     """They are kernels there, and nothing tells their bytes."""
     profile = on_rocm(tmp_path, dispatched(TENSILE, 0, 10))
-    found = [one for one in profile.quantities if one.name.startswith("memset")]
+    found = [quantity for quantity in profile.quantities if quantity.name.startswith("memset")]
     assert [(one.value, one.reason.startswith("ROCm sets memory")) for one in found] == [
         (None, True), (None, True),
     ]  # fmt: skip
@@ -445,6 +449,6 @@ def test_groups_add_up_to_the_events(
     assert sum(one.total_ns or 0 for one in profile.kernels) == total
     assert sum(one.calls for one in profile.kernels) == len(profile.sequence) == len(rows)
     busy = [profile.busy_ns] + [
-        one.value for one in profile.quantities if one.name == "busy_ns"
+        quantity.value for quantity in profile.quantities if quantity.name == "busy_ns"
     ]  # fmt: skip
     assert sum(one or 0 for one in busy) <= total

@@ -40,7 +40,7 @@ def flops(*names: str) -> str:
 def test_passes_give_intensity_with_the_time_of_the_one_that_has_it(order: tuple[str, str]) -> None:
     """FLOPs of one pass and bytes of the other belong to the same launches."""
     profile = read("ncu", [DATA / name for name in order])
-    found = {one.name: one.value for one in profile.quantities}
+    found = {quantity.name: quantity.value for quantity in profile.quantities}
     assert (found["kernel_time_ns"], found["dram_bytes"]) == (100_000, 2_406_400)
     assert found["flops_fp32"] == 2 * 2030 + 5 + 1015
     assert found["flops_tensor"] == 2 * 410_600 + 205_300
@@ -87,4 +87,4 @@ def test_what_the_caller_knows_stands_in_the_profile(tmp_path: Path) -> None:
     assert any("upper bound" in note for note in note_sentences(read("ncu", paths).notes))
     profile = read("ncu", paths, version="2024.1", controls=Note(kind="controls-off"))
     assert profile.notes == (Note(kind="controls-off"),)
-    assert {one.source for one in profile.quantities} == {"ncu 2024.1"}
+    assert {quantity.source for quantity in profile.quantities} == {"ncu 2024.1"}

@@ -108,7 +108,8 @@ def test_rate_of_a_kernel_in_a_summary_depends_on_no_other_kernel(
     cells = {"a": (70, 80, 75), "b": (50, 50, 50)}
     rows = [row((1, "train", "127.0.0.1", name, 2, OCCUPANCY, "%", *cells[name])) for name in names]
     found = {
-        one.name: one.metrics for one in profile_of(tmp_path, row(head) + "".join(rows)).kernels
+        kernel.name: kernel.metrics
+        for kernel in profile_of(tmp_path, row(head) + "".join(rows)).kernels
     }
     assert found == {"a": {}, "b": {OCCUPANCY: 50}}
 
@@ -181,7 +182,10 @@ def test_cell_of_two_lines_belongs_to_one_row(tmp_path: Path) -> None:
     first = launch(0, "64", name="k(\nint)").replace('"train"', '"train\n== one"')
     page = raw({BYTES: "byte"}, first, "==PROF== Disconnected\n", launch(1, "36"))
     kernels = profile_of(tmp_path, page).kernels
-    assert [(one.name, one.metrics[BYTES]) for one in kernels] == [("k(\nint)", 64), ("k(int)", 36)]
+    assert [(kernel.name, kernel.metrics[BYTES]) for kernel in kernels] == [
+        ("k(\nint)", 64),
+        ("k(int)", 36),
+    ]
 
 
 def test_unknown_unit_of_an_unused_metric_is_left_out(tmp_path: Path) -> None:

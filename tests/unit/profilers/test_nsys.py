@@ -104,10 +104,13 @@ def test_an_export_without_a_memset_holds_none(tmp_path: Path) -> None:
     """It records them, so that none is 0; one without GPU work tells nothing of them."""
     trace = Trace()
     trace.kernel("k", 10, 20, correlation=1)
-    found = {one.name: one.value for one in read(trace.write(tmp_path / "a.db")).quantities}
+    found = {
+        quantity.name: quantity.value
+        for quantity in read(trace.write(tmp_path / "a.db")).quantities
+    }
     assert (found["memset_ns"], found["memset_bytes"]) == (0, 0)
     idle = read(Trace().write(tmp_path / "b.db"))
-    assert not any(one.name.startswith("memset") for one in idle.quantities)
+    assert not any(quantity.name.startswith("memset") for quantity in idle.quantities)
 
 
 def test_device_is_told_as_the_export_does(export: Path) -> None:
@@ -123,7 +126,11 @@ def test_two_gpus_are_never_merged(tmp_path: Path) -> None:
     trace.gpu(1)
     trace.kernel("a", 100, 400, correlation=9, device=1)
     profile = read(trace.write(tmp_path / "a.sqlite"))
-    busy = {one.scope: one.value for one in profile.quantities if one.name == "busy_ns"}
+    busy = {
+        quantity.scope: quantity.value
+        for quantity in profile.quantities
+        if quantity.name == "busy_ns"
+    }
     assert (profile.span_ns, profile.busy_ns, profile.launch_gap_ns) == (None, None, None)
     assert busy == {"GPU 0": 175, "GPU 1": 300}
     assert [device.uuid for device in profile.devices] == ["GPU-0", "GPU-1"]

@@ -164,7 +164,7 @@ def test_a_view_in_place_of_a_table_is_not_run(export: Path, name: str) -> None:
     )
     path = change(export, f"DROP TABLE IF EXISTS {name}; {view}")
     assert complaints(path) == ()
-    assert "x" not in {one.name for one in read(path).kernels}
+    assert "x" not in {kernel.name for kernel in read(path).kernels}
 
 
 def test_a_file_that_takes_too_long_is_refused(

@@ -34,7 +34,7 @@ def lines_of(text: str) -> list[str]:
 def test_summary_is_read_with_a_unit_in_each_cell() -> None:
     """Kernels, copies and API calls each go where they belong, all in ns."""
     profile = nvprof.read(DATA / "nvprof_summary.log")
-    assert [(one.name, one.calls, one.total_ns) for one in profile.kernels] == [
+    assert [(kernel.name, kernel.calls, kernel.total_ns) for kernel in profile.kernels] == [
         (GEMM, 200, 1e9),
         (RELU, 100, 5e8),
     ]
@@ -43,7 +43,7 @@ def test_summary_is_read_with_a_unit_in_each_cell() -> None:
         ("DtoH", 5, 1.5e7),
         ("memset", 4, 5e6),
     ]
-    assert [(one.name, one.min_ns) for one in profile.api_calls] == [
+    assert [(call.name, call.min_ns) for call in profile.api_calls] == [
         ("cudaMalloc", 1000),
         ("cudaLaunchKernel", 300_000),
     ]
@@ -52,8 +52,8 @@ def test_summary_is_read_with_a_unit_in_each_cell() -> None:
 def test_summary_before_cuda_9_has_sections_in_the_place_of_a_column() -> None:
     """The API calls follow in a table of their own."""
     profile = nvprof.read(DATA / "nvprof_summary_old.log")
-    assert [(one.calls, one.total_ns) for one in profile.kernels] == [(300, 3e9)]
-    assert [(one.name, one.calls) for one in profile.api_calls] == [("cudaLaunch", 400)]
+    assert [(kernel.calls, kernel.total_ns) for kernel in profile.kernels] == [(300, 3e9)]
+    assert [(call.name, call.calls) for call in profile.api_calls] == [("cudaLaunch", 400)]
 
 
 def test_summary_in_csv_takes_its_units_from_the_second_row() -> None:
@@ -84,7 +84,7 @@ def test_time_is_not_taken_from_a_run_that_counts() -> None:
     """The kernels of a metrics log have no time."""
     profile = nvprof.read(DATA / "nvprof_metrics.log")
     assert not profile.has_time
-    assert [one.total_ns for one in profile.kernels] == [None, None]
+    assert [kernel.total_ns for kernel in profile.kernels] == [None, None]
 
 
 def test_rounding_of_large_counts_is_told_for_text_and_not_for_csv() -> None:
@@ -100,7 +100,10 @@ def test_rounding_of_large_counts_is_told_for_text_and_not_for_csv() -> None:
 def test_several_processes_are_added_up(tmp_path: Path) -> None:
     """Each process has its own tables."""
     profile = profile_of(tmp_path, SUMMARY + SUMMARY.replace("4711", "4712"))
-    assert [(one.calls, one.total_ns) for one in profile.kernels] == [(400, 2e9), (200, 1e9)]
+    assert [(kernel.calls, kernel.total_ns) for kernel in profile.kernels] == [
+        (400, 2e9),
+        (200, 1e9),
+    ]
     assert "2 processes are added up" in note_sentences(profile.notes)
 
 

@@ -19,7 +19,7 @@ SUMMARY = (DATA / "nvprof_summary.log").read_text(encoding="utf-8")
 METRICS = (DATA / "nvprof_metrics.log").read_text(encoding="utf-8")
 UNENDED = (DATA / "nvprof_unended.log").read_text(encoding="utf-8")
 RATES = ("throughput", "efficiency", "utilization", "occupancy")
-COUNTS = "\n".join(one for one in METRICS.splitlines() if not any(name in one for name in RATES))
+COUNTS = "\n".join(line for line in METRICS.splitlines() if not any(name in line for name in RATES))
 COUNTS = COUNTS.removesuffix("2000        2000        2000") + "   9         700          70"
 GPU_ONLY = "".join(SUMMARY.splitlines(keepends=True)[:10])
 LOGS = sorted(path.name for path in DATA.glob("nvprof_*"))

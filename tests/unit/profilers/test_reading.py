@@ -163,7 +163,7 @@ def test_a_launch_of_unknown_name_counts_in_sums(tmp_path: Path) -> None:
     trace.kernel("[Unknown]", 10**6, 10**6 + 500, correlation=2)
     found = read("nsys", [trace.write(tmp_path / "a.sqlite")])
     named = read("nsys", [plain(4).write(tmp_path / "b.sqlite")])
-    times = [sum(one.total_ns or 0 for one in profile.kernels) for profile in (found, named)]
+    times = [sum(kernel.total_ns or 0 for kernel in profile.kernels) for profile in (found, named)]
     assert times[0] == times[1] + 500
     told = "1 launch without a name; all sums hold"
     assert any(told in note for note in note_sentences(found.notes))

@@ -49,8 +49,10 @@ def test_each_kind_is_read_by_its_own_rules() -> None:
     assert flops is not None
     assert host is not None
     assert [one.name for one in torch.operators] == ["aten::mm"]
-    assert [(one.name, one.value) for one in flops.quantities] == [("flops_model", 40)]
-    assert ("minor_faults", 7) in [(one.name, one.value) for one in host.quantities]
+    assert [(quantity.name, quantity.value) for quantity in flops.quantities] == [
+        ("flops_model", 40)
+    ]
+    assert ("minor_faults", 7) in [(quantity.name, quantity.value) for quantity in host.quantities]
     assert {torch.steps, flops.steps, host.steps} == {5}
 
 
@@ -90,7 +92,7 @@ def test_a_trace_without_a_gpu_tells_how_long_ranks_exchanged_data(tmp_path: Pat
     told = found("torch", OPERATORS, trace=trace)
     assert told is not None
     assert (told.tool, told.files) == ("torch", ("torch.json.gz",))
-    assert [(one.name, one.value) for one in told.quantities] == [
+    assert [(quantity.name, quantity.value) for quantity in told.quantities] == [
         ("collective_ns", 4000.0),
         ("collective_exposed_ns", 2000.0),
     ]

@@ -36,7 +36,9 @@ def without_tensors(metrics: dict[str, float]) -> dict[str, float]:
 def test_two_passes_have_the_intensity_of_the_profile_they_are_together() -> None:
     """As if both had been imported as one."""
     together = read("ncu", [DATA / name for name in PASSES])
-    expected = {one.name: one.value for one in together.quantities}["arithmetic_intensity"]
+    expected = {quantity.name: quantity.value for quantity in together.quantities}[
+        "arithmetic_intensity"
+    ]
     found = _joined_intensity([profile(name) for name in PASSES])
     assert found is not None
     assert found.value == pytest.approx(expected)

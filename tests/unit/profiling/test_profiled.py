@@ -125,9 +125,9 @@ def test_build_that_names_show_confounds_the_comparison(tmp_path: Path) -> None:
     """It is a difference like those of the fingerprints, once for the run."""
     records = traces([BUILT.format(70)], [BUILT.format(86)])
     run = compared(tmp_path, *records, samples=blocks({"vm": 1.0, "docker": 1.1}))
-    docker = next(one for one in run.comparisons if one.arm == "docker")
+    docker = next(comparison for comparison in run.comparisons if comparison.arm == "docker")
     assert (docker.outcome, docker.is_confounded) == ("slower", True)
-    assert [one.key for one in run.differences] == ["kernels.build"]
+    assert [difference.key for difference in run.differences] == ["kernels.build"]
     assert only(run).betrayed == run.differences
 
 
@@ -137,7 +137,7 @@ def test_imported_names_leave_the_verdict_of_what_was_timed(tmp_path: Path) -> N
     for number, pair in enumerate(((vm, docker), (vm, _imported(docker)))):
         both = tuple(map(_imported, pair)) if not number else pair
         run = compared(tmp_path / str(number), *both, samples=blocks({"vm": 1.0, "docker": 1.1}))
-        found = next(one for one in run.comparisons if one.arm == "docker")
+        found = next(comparison for comparison in run.comparisons if comparison.arm == "docker")
         assert (found.outcome, found.is_confounded) == ("slower", False)
         assert [one.fact_class for one in only(run).betrayed] == ["possible-influence"]
         assert "no verdict rests on them" in only(run).betrayed[0].evidence
@@ -148,7 +148,9 @@ def test_own_passes_confound_beside_imported_files(tmp_path: Path) -> None:
     vm, docker = traces([BUILT.format(70)], [BUILT.format(86)])
     other = _imported(replace(docker, name="imported-nsys"))
     run = compared(tmp_path, vm, docker, other, samples=blocks({"vm": 1.0, "docker": 1.1}))
-    assert next(one for one in run.comparisons if one.arm == "docker").is_confounded
+    assert next(
+        comparison for comparison in run.comparisons if comparison.arm == "docker"
+    ).is_confounded
     assert [one.fact_class for one in only(run).betrayed] == ["confounder"]
 
 
@@ -290,5 +292,5 @@ def test_imported_arm_beside_timed_ones_is_compared_with_the_reference(tmp_path:
         made.write_profile(record(launched([kernel(CONV)]), arm=arm, kind=kind))
     made.close()
     run = compare_run(made)
-    assert {one.arm for one in run.comparisons} == {"docker", "vm~control"}
-    assert [one.arm for one in only(run).kernel_diffs] == ["old"]
+    assert {comparison.arm for comparison in run.comparisons} == {"docker", "vm~control"}
+    assert [diff.arm for diff in only(run).kernel_diffs] == ["old"]
