@@ -180,7 +180,8 @@ def _page(content: dict[str, Any]) -> str:
 def _middle(readings: list[Reading], name: str) -> Reading:
     """Return the reading of middle time, the slower of two; the page is the same each time."""
     own = sorted(
-        (reading for reading in readings if reading.run == name), key=lambda one: one.whole_s
+        (reading for reading in readings if reading.run == name),
+        key=lambda reading: reading.whole_s,
     )
     return own[len(own) // 2]
 

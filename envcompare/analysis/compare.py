@@ -237,7 +237,7 @@ def _hosts(read: RunFiles) -> tuple[HostSummary, ...]:
     """Return the hardware and software of each host, in the order of the plan."""
     timed = {arm.id: not arm.is_reference for arm in read.run.arms if arm.is_timed}
     # the reference first: another kernel, as gVisor's, describes no machine
-    records = sorted(read.fingerprints, key=lambda one: timed.get(one.arm, True))
+    records = sorted(read.fingerprints, key=lambda fingerprint: timed.get(fingerprint.arm, True))
     hosts = dict.fromkeys(cell.host for cell in read.run.cells) if timed else {}
     return tuple(
         _host(

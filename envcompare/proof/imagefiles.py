@@ -433,7 +433,7 @@ def divided(paths: Sequence[str]) -> list[tuple[str, ...]]:
     has_folders = any("/" in each for each in below.values())
     keys = names if len(set(stems.values())) == 1 and has_folders else stems
     by_key: dict[str, list[str]] = {}
-    for path in sorted(paths, key=lambda one: (keys[one], one)):
+    for path in sorted(paths, key=lambda path: (keys[path], path)):
         by_key.setdefault(keys[path], []).append(path)
     parts: list[list[str]] = []
     most = 0 if len(by_key) <= _MOST_PARTS else len(paths) / _MOST_PARTS
