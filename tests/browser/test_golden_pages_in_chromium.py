@@ -95,7 +95,19 @@ def test_neither_zoom_nor_a_phone_scrolls_the_page_sideways(unfolded: Page, widt
     assert unfolded.evaluate("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.parametrize(("width", "media"), MEDIA)
+@pytest.mark.parametrize(
+    ("unfolded", "width", "media"),
+    [
+        pytest.param(
+            size, width, media,
+            # On the largest page, axe takes a minute in each medium.
+            marks=() if size in SMALL or number == 0 else pytest.mark.nightly,
+        )
+        for size in SIZES
+        for number, (width, media) in enumerate(MEDIA)
+    ],
+    indirect=["unfolded"],
+)  # fmt: skip
 def test_axe_finds_nothing(unfolded: Page, width: int, media: dict[str, Any]) -> None:
     """WCAG 2.2 AA is kept in light, dark, on a phone and in forced colours, with all folds open."""
     unfolded.set_viewport_size({"width": width, "height": 860})
