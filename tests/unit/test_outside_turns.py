@@ -274,7 +274,7 @@ def measured_slow(folder: Path, until_s: str, *, has_gpu: bool = False) -> Measu
     folder.mkdir(exist_ok=True)
     path = folder / "own.py"
     path.write_text(SLOW.format(until_s=until_s))
-    made = bench(folder, f"{path}:Slow", budget_s=8.0, min_restarts=2, target=1e-4)
+    made = bench(folder, f"{path}:Slow", budget_s=12.0, min_restarts=2, target=1e-4)
     return measure(dataclasses.replace(made, has_gpu=has_gpu))
 
 
@@ -307,11 +307,11 @@ def test_far_slower_arm_is_warmed_up_in_each_restart_for_as_long_as_a_gpu_needs(
     """
     for number in range(3):
         measured = measured_slow(tmp_path / str(number), "0.02", has_gpu=True)
-        warmups = [one for one in kept_blocks(measured, "docker") if one.warmup]
-        assert len(warmups) >= 2
-        shortest_ns = min(sum(one.wall_ns) for one in warmups)
-        if shortest_ns > 0.25e9:
+        warmups = [block for block in kept_blocks(measured, "docker") if block.warmup]
+        shortest_ns = min(sum(block.wall_ns) for block in warmups)
+        if len(warmups) >= 2 and shortest_ns > 0.25e9:
             break
+    assert len(warmups) >= 2
     assert shortest_ns > 0.25e9
     assert max(one.k for one in kept_blocks(measured, "docker") if not one.warmup) <= 6
 
