@@ -78,7 +78,7 @@ class Traits:
     is_isolated: bool = True  # from the host, in any way
     is_daemons: bool = False  # started by a daemon, not the login: no scheduler job holds it
     has_client: bool = False  # of an engine: stdin passes through it, and it stays busy for a while
-    software: Literal["image", "venv"] = "image"  # of the stack `image`; a venv is the host's
+    software: SoftwareKind = "image"  # what the stack `image` is built as; a venv is the host's
     has_network: bool = True
     counters: CounterAccess = "login"
     limit_command: str = ""  # whose options limit CPUs and memory, as in `docker run`
@@ -94,15 +94,6 @@ class Traits:
         """Return how data are held at a place; every environment can bind a folder of the host."""
         usual = Placing() if place == "bind" else Placing(refusal=f"it has no place `{place}`")
         return self.places.get(place, usual)
-
-    @property
-    def made_as(self) -> SoftwareKind:
-        """Return what the software of the stack `image` is built as."""
-        if self.software == "venv":
-            return "venv"
-        if self.reference != "file":
-            return "image"
-        return "files" if self.placing("sif").refusal else "sif"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

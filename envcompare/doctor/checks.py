@@ -177,9 +177,10 @@ def diagnose(
             else unusable(wheels.details, wheels.hint)
         )
         findings.append(finding(transport.name, f"wheels for Python {options.python}", check))
-    if set(software.values()) - {"venv"}:
+    is_of_image = bool(set(software.values()) - {"venv"})
+    if is_of_image:
         findings += _base(transport, options)
-    if transport.name != LOCAL.name and "image" in software.values():
+    if is_of_image and transport.name != LOCAL.name:
         # a host that already has the image needs no builder
         subject = f"{IMAGE_BUILDER.name}, to build the image"
         check = IMAGE_BUILDER.check(LOCAL)
@@ -188,8 +189,7 @@ def diagnose(
     facts = dict(line.split("=", 1) for line in lines if "=" in line)
     if gpus is not None:
         findings += _gpu(transport, gpus, environments)
-    made = (environment(name).traits.made_as for name, stack in arms if stack == "image")
-    rooms = _room(transport, tuple(dict.fromkeys(made)), options, wheels)
+    rooms = _room(transport, tuple(dict.fromkeys(software.values())), options, wheels)
     return (*findings, *rooms, *_helpful(transport, _kernel_checks(facts)))
 
 

@@ -212,6 +212,7 @@ class Bubblewrap:
     traits: ClassVar[Traits] = Traits(
         aliases=("bwrap",),
         reference="file",
+        software="files",
         has_network=False,
         counters="root",
         rung=Rung(2, "namespaces", "namespaces"),

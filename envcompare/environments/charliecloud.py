@@ -85,6 +85,7 @@ class Charliecloud:
     name: ClassVar[str] = "charliecloud"
     traits: ClassVar[Traits] = Traits(
         reference="file",
+        software="files",
         counters="root",
         programs=("ch-run",),
         places={

@@ -144,6 +144,7 @@ class Singularity:
     traits: ClassVar[Traits] = Traits(
         aliases=("apptainer",),
         reference="file",
+        software="sif",
         is_default=True,
         counters="root",
         programs=_ENGINES,

@@ -103,7 +103,7 @@ class ReadyArm:
 def kinds_of_software(experiment: Experiment) -> tuple[SoftwareKind, ...]:
     """Return the kinds of software that the stack `image` is built as, each once."""
     made = (arm for arm in experiment.arms if _is_of_wheels(arm))
-    return tuple(dict.fromkeys(arm.traits.made_as for arm in made))
+    return tuple(dict.fromkeys(arm.traits.software for arm in made))
 
 
 def _is_of_wheels(arm: Arm | ArmRecord) -> bool:
