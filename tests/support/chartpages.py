@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import pkgutil
 import re
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, fromstring
 
@@ -23,6 +26,7 @@ from envcompare.analysis.model import (
     StepTimes,
 )
 from envcompare.analysis.timing import BINS
+from envcompare.report import charts
 from envcompare.report.charts import Chart, drawn
 from envcompare.run_folder.records import Failure
 from tests.data.report.builders import changed
@@ -37,6 +41,29 @@ HOSTILE = (
 )
 _TRANSLATED = re.compile(r"translate\(([-\d.]+),\s*([-\d.]+)\)")
 _START = re.compile(r"M(-?[\d.]+),(-?[\d.]+)")
+
+
+def kinds_of_charts() -> set[str]:
+    """Return the kinds that the modules of charts can draw, from the names of their functions."""
+    names = [f"{charts.__name__}.{module.name}" for module in pkgutil.iter_modules(charts.__path__)]
+    matches = (
+        re.fullmatch(r"([a-z]+)_charts?", function)
+        for name in names
+        for function, value in vars(import_module(name)).items()
+        if getattr(value, "__module__", "") == name
+    )
+    return {match[1] for match in matches if match}
+
+
+def kind_of(chart: Chart) -> str:
+    """Return the kind of a chart, with which its name begins."""
+    return chart.name.partition("-")[0].removesuffix("s")
+
+
+def kept_ladder() -> RunComparison:
+    """Return the comparison of the kept run of the ladder."""
+    path = Path(__file__).parents[2] / "results" / "ladder" / "comparison.json"
+    return msgspec.json.decode(path.read_bytes(), type=RunComparison)
 
 
 def parsed(svg: str) -> Element:

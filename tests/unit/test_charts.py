@@ -15,6 +15,9 @@ from chartpages import (
     compared,
     estimate,
     hostile_runs,
+    kept_ladder,
+    kind_of,
+    kinds_of_charts,
     parsed,
     place_of,
     run_of,
@@ -46,7 +49,7 @@ from envcompare.report.charts import (
     specification,
     styles,
 )
-from envcompare.report.charts.sweeps import MOST_ROWS, forest_chart, sweep_charts
+from envcompare.report.charts.sweeps import MOST_ROWS, forest_chart, ladder_charts, sweep_charts
 from envcompare.report.charts.times import startup_charts, step_chart, time_chart
 from envcompare.report.exports import charts_of
 
@@ -62,13 +65,18 @@ def steps_of(run: RunComparison, *arms: str) -> Chart | None:
 
 def every_chart() -> list[Chart]:
     """Return a chart of each kind."""
-    found = list(charts_of(profiled_run()))
-    return [*found, *charts_of(spread_run(vm=0.01, docker=0.011)), *charts_of(swept())]
+    runs = (profiled_run(), spread_run(vm=0.01, docker=0.011), swept())
+    return [*(chart for run in runs for chart in charts_of(run)), *ladder_charts(kept_ladder())]
 
 
 def marks_by_title(svg: Element) -> dict[str, Element]:
     """Return marks by the first words of what they say."""
     return {words.partition(":")[0]: mark for mark, words in titled(svg)}
+
+
+def test_each_kind_of_chart_is_checked() -> None:
+    """If this fails, add a run that has your chart to `every_chart`."""
+    assert {kind_of(chart) for chart in every_chart()} == kinds_of_charts()
 
 
 @pytest.mark.parametrize("chart", every_chart(), ids=lambda chart: chart.name)

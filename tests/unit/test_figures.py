@@ -7,7 +7,17 @@ import re
 from pathlib import Path
 
 import pytest
-from chartpages import compared, estimate, parsed, run_of, spread_cell, swept_run
+from chartpages import (
+    compared,
+    estimate,
+    kept_ladder,
+    kind_of,
+    kinds_of_charts,
+    parsed,
+    run_of,
+    spread_cell,
+    swept_run,
+)
 from profilepages import profiled_run
 
 from envcompare.errors import ConfigError, RunFolderError
@@ -82,12 +92,11 @@ def test_captions_and_methods_can_be_pasted(tmp_path: Path) -> None:
 
 
 def test_a_run_draws_every_kind_of_chart() -> None:
-    """Comparisons, rooflines, start-up, ledgers, steps and sweeps."""
-    kinds = {chart.name.partition("-")[0] for chart in charts_of(profiled_run())}
-    kinds |= {chart.name.partition("-")[0] for chart in small_charts()}
+    """If this fails, add your chart to `charts_of`, and a run that has it here."""
     swept = swept_run({"docker": {1: (1, 0, 2), 2: (2, 1, 3)}})
-    kinds |= {chart.name.partition("-")[0] for chart in charts_of(swept)}
-    assert kinds == {"forest", "roofline", "startup", "time", "steps", "sweep"}
+    runs = (profiled_run(), swept, kept_ladder())
+    figures = (*small_charts(), *(chart for run in runs for chart in charts_of(run)))
+    assert {kind_of(chart) for chart in figures} == kinds_of_charts()
 
 
 def test_a_second_time_replaces_the_files_and_keeps_others(tmp_path: Path) -> None:
