@@ -34,7 +34,7 @@ from envcompare.run_folder.results import RunFolder
 from envcompare.runner import Fit, Job, search_fit, walk
 from envcompare.runner.cellrun import CellRun, run_cells
 from envcompare.stack import Prepared
-from envcompare.stats.acrosscells import KNEE_SHARE, Knee, knee
+from envcompare.stats.acrosscells import KNEE_SHARE, Knee, _differences, knee
 from envcompare.text import Command
 from envcompare.transport import LOCAL, run
 
@@ -259,6 +259,16 @@ def test_a_true_knee_is_rarely_missed_by_a_claim() -> None:
         claims[found.high if found.low == found.high else None] += 1
     assert claims[8] > 200
     assert sum(claims.values()) - claims[8] - claims[None] <= 0.05 * 400
+
+
+def test_intervals_of_all_pairs_of_batches_hold_together() -> None:
+    """Of 1000 runs of six equal batches at most 5 % have a pair that seems to differ."""
+    drawn = np.random.default_rng(3)
+    missed = 0
+    for _ in range(1000):
+        apart, half = _differences(drawn.normal(0, 0.01, (6, 3)).tolist())
+        missed += bool((np.abs(apart) > half + 1e-9).any())
+    assert missed <= 0.05 * 1000
 
 
 def test_sizes_stay_in_order() -> None:

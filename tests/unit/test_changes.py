@@ -99,6 +99,49 @@ def test_slow_steps_that_are_new_are_not_equivalent(tmp_path: Path) -> None:
     assert only(again).outcome == "equivalent"
 
 
+@pytest.mark.parametrize(
+    ("ends", "excess", "outcome"),
+    [
+        ((-0.04, 0.001), 0.02, "equivalent"),
+        ((-0.04, 0.001), -0.02, "inconclusive"),
+        ((-0.001, 0.04), -0.02, "equivalent"),
+        ((-0.001, 0.04), 0.02, "inconclusive"),
+    ],
+)
+def test_each_end_of_the_means_change_has_the_widths_of_its_side(
+    tmp_path: Path, ends: tuple[float, float], excess: float, outcome: str
+) -> None:
+    """That of the typical step and that of the excess: either alone would be too narrow here."""
+    before, after = (
+        read_run(RunFolder.open(run_folder(tmp_path, one_cell(name, 1.0)))) for name in "ab"
+    )
+    exact = with_docker(before, typical=(0.0, 0.0, 0.0), excess=(0.0, 0.0, 0.0))
+    skewed = with_docker(after, typical=(0.0, *ends), excess=(excess, excess - 0.01, excess + 0.01))
+    assert only(compare_runs(exact, skewed)).outcome == outcome
+
+
+def with_docker(read: ReadRun, **estimates: tuple[float, float, float]) -> ReadRun:
+    """Return a run in which docker has these estimates, each with both ends."""
+    primary, excess = (
+        dict(zip(("log_ratio", "low", "high"), estimates[name], strict=True))
+        for name in ("typical", "excess")
+    )
+    comparisons = tuple(
+        msgspec.structs.replace(
+            one,
+            primary=msgspec.structs.replace(one.primary, **primary),
+            excess=msgspec.structs.replace(one.primary, **excess),
+            mean=one.primary,
+        )
+        if one.arm == "docker" and one.primary is not None
+        else one
+        for one in read.comparison.comparisons
+    )
+    return replace(
+        read, comparison=msgspec.structs.replace(read.comparison, comparisons=comparisons)
+    )
+
+
 def same_again(read: ReadRun) -> ReadRun:
     """Return a run by another name."""
     return replace(read, comparison=msgspec.structs.replace(read.comparison, run_id="c"))

@@ -90,7 +90,9 @@ def test_waiting_that_neighbors_cause_is_not_counted() -> None:
     assert remarks(one) == ""
 
 
-@pytest.mark.parametrize(("of_control", "is_counted"), [(0.0, True), (0.02, True), (0.1, False)])
+@pytest.mark.parametrize(
+    ("of_control", "is_counted"), [(0.0, True), (0.02, True), (0.0999, False), (0.1, False)]
+)
 def test_waiting_counts_only_beyond_that_of_a_control_that_failed(
     of_control: float, *, is_counted: bool
 ) -> None:

@@ -17,18 +17,26 @@ from envcompare.measure.limits import PAUSE_CAUTION
 from envcompare.measure.lockstep import Lockstep
 from envcompare.report.wording.verdicts import verdict
 from envcompare.run_folder import SETTLED
-from envcompare.run_folder.records import Block, Event
+from envcompare.run_folder.records import CAPTURED, ArmRecord, Block, Event
 from envcompare.run_folder.results import RunFolder
+from envcompare.stats import DRIFT_LEVEL, TurnTrend
 from envcompare.stats.intervals import ALPHA, look_factor
 from envcompare.stats.metrics import Readings
 from envcompare.stats.typical import TYPICAL_SHARE
 
+ARMS = run_record().arms
+
 
 def judged(
-    folder: Path, found: tuple[Block, ...], *, stopped_by: str = "budget", **changes: object
+    folder: Path,
+    found: tuple[Block, ...],
+    *,
+    arms: tuple[ArmRecord, ...] = ARMS,
+    stopped_by: str = "budget",
+    **changes: object,
 ) -> Comparison:
     """Return the comparison of docker in a run of one cell."""
-    made = RunFolder.create(folder, run_record(design=design(**changes)))
+    made = RunFolder.create(folder, run_record(arms=arms, design=design(**changes)))
     for sample in found:
         made.append_sample(sample)
     made.append_event(Event(t=1.0, what="stopped", host="local", cell=CELL, text=stopped_by))
@@ -65,6 +73,33 @@ def uneven(*ratios: float) -> tuple[Block, ...]:
             {"vm": 1.0, "docker": 1.0, "vm~control": 1.0}, restarts=len(ratios), generations=5
         )
     )
+
+
+def test_a_capture_has_no_forecast_of_more_restarts(tmp_path: Path) -> None:
+    """All that it will ever have is in its file."""
+    found = uneven(0.95, 1.08, 0.97, 1.06)
+    vm, docker, control = ARMS
+    captured = (vm, replace(docker, environment=CAPTURED), control)
+    plain, of_capture = (
+        judged(tmp_path / name, found, arms=arms)
+        for name, arms in (("plain", ARMS), ("captured", captured))
+    )
+    assert (plain.outcome, of_capture.outcome) == ("inconclusive", "inconclusive")
+    assert plain.forecast_restarts is not None
+    assert of_capture.forecast_restarts is None
+
+
+@pytest.mark.parametrize(("more", "is_detected"), [((), True), (("podman",), False)])
+def test_trend_within_a_turn_pays_for_all_arms_of_its_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], *, is_detected: bool
+) -> None:
+    """Of many equal arms one shows such a trend by chance."""
+    seen = TurnTrend(first_log_ratio=0.0, last_log_ratio=0.1, p_value=0.6 * DRIFT_LEVEL)
+    monkeypatch.setattr("envcompare.analysis.timing.judge.turn_trend", lambda _: seen)
+    arms = (*ARMS, *(ArmRecord(id=name, environment=name) for name in more))
+    found = judged(tmp_path, blocks({arm.id: 1.0 for arm in arms}), arms=arms)
+    assert found.turn_trend is not None
+    assert found.turn_trend.is_detected is is_detected
 
 
 def test_slow_share_of_steps_is_slower_by_the_mean_alone(tmp_path: Path) -> None:
