@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from builders import CELL, run_record
 from msgspec.structs import replace
 
 from envcompare.cli.running import line_settings, twice
@@ -13,9 +14,12 @@ from envcompare.errors import ConfigError
 from envcompare.run_folder.captures import (
     Capture,
     CapturedProcess,
+    capture_of,
     read_capture,
     write_capture,
 )
+from envcompare.run_folder.records import ArmRecord, FingerprintRecord, ProcessRun
+from envcompare.run_folder.results import RunFolder
 
 CAPTURE = Capture(
     line="python train.py",
@@ -34,6 +38,35 @@ def test_capture_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_capture(path) == CAPTURE
     with pytest.raises(ConfigError, match="cannot be written"):
         write_capture(path, CAPTURE)
+
+
+def test_process_that_did_not_end_is_no_part_of_a_capture(tmp_path: Path) -> None:
+    """Its time is that after which it was killed, as at the end of the budget."""
+    lines = tuple(
+        ArmRecord(
+            id=name,
+            environment="line",
+            stack="line",
+            reference="python train.py",
+            is_reference=name == "a",
+        )
+        for name in "ab"
+    )
+    folder = RunFolder.create(tmp_path, run_record(arms=lines))
+    for number in range(11):
+        for order, arm in enumerate("ab"):
+            is_last = number == 10
+            folder.append_sample(
+                ProcessRun(
+                    cell=CELL, arm=arm, number=number, order=order, t0_ns=0,
+                    wall_ns=1 if is_last else 100, user_ns=1, sys_ns=1, real_ns=200,
+                    exit_code=0, status="failed" if is_last else "ok",
+                )
+            )  # fmt: skip
+    folder.write_fingerprint(FingerprintRecord(host="local", arm="a", cell=CELL, facts={}))
+    folder.close()
+    kept = capture_of(folder)
+    assert {one.wall_ns for one in (*kept.processes, *kept.control)} == {100}
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[" * 100_000, "null", '{"line": 3}', "\\ud800"])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from programs import Programs, first_on_path
 
-from envcompare.cli import app
+from envcompare.cli import app, running
 from envcompare.cli.running import line_settings
 from envcompare.environments import GATE, Isolation
 from envcompare.environments.line import (
@@ -24,9 +26,12 @@ from envcompare.environments.line import (
     given_options,
     name_of,
 )
+from envcompare.environments.oci import ENGINE
 from envcompare.environments.registry import ALL_ENVIRONMENTS
-from envcompare.errors import ConfigError, UnusableError
+from envcompare.errors import ConfigError, Phase, UnusableError
+from envcompare.stack import Progress, Request
 from envcompare.text import Command
+from envcompare.transport import LOCAL
 
 # Parts of what `run --help` prints, of Docker 20.10 and of Podman 4.3.
 DOCKER = """
@@ -267,6 +272,17 @@ def test_lines_that_cannot_be_compared_are_refused(lines: tuple[str, ...], brief
     assert refused.value.hint
 
 
+@pytest.mark.parametrize(("phases", "code"), [(("checksum",), 6), (("checksum", "step"), 4)])
+def test_only_other_work_has_the_exit_code_of_other_work(
+    monkeypatch: pytest.MonkeyPatch, phases: tuple[Phase, ...], code: int
+) -> None:
+    """Where a line failed as well, its exit code says so."""
+    failures = tuple(SimpleNamespace(phase=phase) for phase in phases)
+    found = SimpleNamespace(course=SimpleNamespace(failures=failures), compared=())
+    monkeypatch.setattr(running, "_carry_out", lambda *_, **__: (4, found, None))
+    assert CliRunner().invoke(app, ["why", "true 1", "true 2"]).exit_code == code
+
+
 def test_engine_call_names_the_program_without_its_folder() -> None:
     """It is looked up by that name to find and remove the container."""
     assert engine_call("/opt/bin/podman run app") == EngineCall(
@@ -279,6 +295,26 @@ def test_engine_call_names_the_program_without_its_folder() -> None:
     assert engine_call("env --unset=A docker run app") is not None
     assert engine_call("env --unset=DOCKER_HOST docker run app") is None
     assert {"line", *map(name_of, CLIENTS)} < set(ALL_ENVIRONMENTS)
+
+
+@pytest.mark.parametrize(("pull", "is_looked_up"), [("", True), ("--pull always", False)])
+def test_image_that_a_line_pulls_by_itself_is_not_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pull: str, *, is_looked_up: bool
+) -> None:
+    """Which one it will run is not known before it has."""
+    programs = Programs(first_on_path(tmp_path, monkeypatch))
+    manual = f"{DOCKER}      --pull string                    Pull image before running\n"
+    (programs.folder / "manual").write_text(manual)
+    programs.program("docker", '[ "$1" = run ] && exec cat manual; echo "$@" >>asked; echo an-id')
+    request = Request(
+        transport=LOCAL,
+        progress=Progress(lambda _text: None),
+        builder=ENGINE,
+        reference=f"docker run {pull} app",
+    )
+    prepared = EngineLine.of(("docker",)).prepare(request)
+    assert prepared.software == ((("image.id", "an-id"),) if is_looked_up else ())
+    assert (programs.folder / "asked").exists() is is_looked_up
 
 
 def test_a_dangling_link_is_no_new_file_for_a_capture(tmp_path: Path) -> None:

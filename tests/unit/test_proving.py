@@ -391,13 +391,18 @@ def test_cause_is_found_and_confirmed_beside_a_placebo(word: str, key: str, mend
     [
         ({"seccomp=": 1.3, "another": 2.0}, "contributes"),
         ({"seccomp=": 1.4, "ENVCOMPARE_PLACEBO": 1.2}, "not-proven"),
+        ({"seccomp=": 1.4, "ENVCOMPARE_PLACEBO": 0.9}, "not-proven"),
     ],
-    ids=["it closes less than half, but more than the placebo", "the placebo closes much, too"],
+    ids=[
+        "it closes less than half, but more than the placebo",
+        "the placebo closes much, too",
+        "the placebo widens the gap",
+    ],
 )
 def test_change_that_closes_a_part_is_no_proven_cause(
     effects: dict[str, float], outcome: str
 ) -> None:
-    """Where a placebo closes much, something else differs between the rounds' lines."""
+    """Where a placebo does much, something else differs between the rounds' lines."""
     assert prove(effects, []).outcome == outcome
 
 

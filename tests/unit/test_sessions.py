@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +18,7 @@ from summaries import markdown
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model import RunComparison
+from envcompare.cli import running
 from envcompare.cli.planning import planned
 from envcompare.config.settings import Settings
 from envcompare.errors import ConfigError
@@ -191,6 +194,24 @@ def test_no_command_with_a_masked_secret_is_printed_to_repeat(tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     assert "next: session 2 of 2, with the same command" in done.stderr
     assert "with cron:" not in done.stderr
+
+
+def test_command_to_repeat_is_written_as_cron_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would end at a %, and a folder may have a space in its name."""
+    (tmp_path / "at 50 %").mkdir()
+    monkeypatch.chdir(tmp_path / "at 50 %")
+    words = ("envcompare", "run", "--title", "100 % more")
+    folder = RunFolder.create(tmp_path / "out", run_record(command_line=words))
+    said: list[str] = []
+    job: Any = SimpleNamespace(
+        folder=folder, display=SimpleNamespace(say=said.append), session=None
+    )
+    running._tell_sessions(job, 2)
+    (line,) = (text for text in said if "with cron:" in text)
+    assert rf" cd '{tmp_path}/at 50 \%' && " in line
+    assert line.endswith(r" run --title '100 \% more'")
 
 
 def restarts_of(run: Path) -> set[int]:
