@@ -295,6 +295,27 @@ def test_an_interrupted_fetch_is_gone_on_from(
         target.unlink()
 
 
+def test_a_fetch_that_is_gone_on_from_keeps_within_its_limit(
+    transport: Transport, folder: str, tmp_path: Path
+) -> None:
+    """What an earlier one has left counts too, where the file has grown on the host."""
+    run(transport, Command(argv=("sh", "-c", 'printf %15s >"$1"', "sh", f"{folder}/file")))
+    whole = "0" * 64
+    (tmp_path / f"back.part-{whole[:16]}").write_bytes(b" " * 6)
+    heard: list[int] = []
+    with pytest.raises(TransportError) as caught:
+        get_file(
+            transport,
+            f"{folder}/file",
+            tmp_path / "back",
+            sha256=whole,
+            most_bytes=10,
+            on_progress=heard.append,
+        )
+    assert "sent more than the file had" in str(caught.value.details)
+    assert heard == []
+
+
 def test_a_fetch_that_arrives_changed_is_refused(
     transport: Transport, folder: str, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
 from envcompare.config.workloads import catalogue
 from envcompare.errors import ConfigError, Phase
-from envcompare.measure import hostreadings, worker
+from envcompare.measure import Ran, hostreadings, worker
 from envcompare.measure.cell import CellContext, failed_for_good
 from envcompare.measure.hostreadings import AccuracyPass
 from envcompare.report.page import render
@@ -165,6 +165,21 @@ def test_a_first_step_is_timed_where_its_epoch_has_no_other(
     training(context, changed(GOAL, epochs=2)).measure()
     assert {(one.k, one.epoch) for one in epochs(context)} == {(1, 1), (1, 2)}
     assert all(one.wall_ns > 0 for one in epochs(context))
+
+
+def test_a_stop_by_the_quota_of_an_arm_is_no_wait(
+    made: Callable[[str], CellContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the environment's own time, and stays in that of the training; the rest was others'."""
+    run = worker.Worker.run
+
+    def stopped(self: worker.Worker, k: int, limit_s: float) -> Ran:
+        return changed(run(self, k, limit_s), wait_ns=5_000_000, throttled_ns=2_000_000)
+
+    monkeypatch.setattr(worker.Worker, "run", stopped)
+    context = made("Learns")
+    training(context, changed(GOAL, epochs=1)).measure()
+    assert {one.wait_ns for one in epochs(context)} == {3_000_000}
 
 
 def test_a_goal_that_is_never_reached_ends_with_the_epochs(

@@ -209,6 +209,16 @@ def test_a_sweep_rises_where_an_arm_gets_slower() -> None:
     assert below[1] > place_of(marks["singularity, batch=1"])[1]
 
 
+def test_a_sweep_that_begins_at_0_has_a_plain_axis() -> None:
+    """0 has no logarithm, though the values above it may be powers of two."""
+    cells = tuple(cell_of(workers=number) for number in (0, 1, 2))
+    compare = tuple(compared("docker", cell, estimate(8, 7, 9)) for cell in cells)
+    (chart,) = sweep_charts(run_of(cells, compare))
+    marks = marks_by_title(svg_of(chart))
+    places = [place_of(marks[f"docker, workers={number}"])[0] for number in (0, 1, 2)]
+    assert places[2] - places[1] == pytest.approx(places[1] - places[0], abs=0.2)
+
+
 def test_a_failed_point_of_a_sweep_is_a_cross_at_the_foot() -> None:
     """What failed never vanishes: it is drawn, keyed, and said with its reason."""
     (chart,) = sweep_charts(swept())

@@ -9,6 +9,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,6 +21,7 @@ from envcompare.environments.registry import ENVIRONMENTS
 from envcompare.errors import UnusableError
 from envcompare.hosts import keeper
 from envcompare.run_folder.results import RunFolder
+from envcompare.runner import upkeep
 from envcompare.transport import LOCAL
 
 # A client that claims a run, starts a plain process in it that outlives its input, and waits.
@@ -128,6 +131,43 @@ def test_run_of_a_live_client_stays(tmp_path: Path) -> None:
     assert keeper.remove_dead(LOCAL, str(tmp_path), environments=ENVIRONMENTS) == keeper.Removal()
     assert marked(RUN)
     assert f"end process {claim.pid}" in keeper.refusal(claim, "gpu01").hint
+
+
+@pytest.mark.usefixtures("live")
+def test_dead_claim_of_a_run_that_lives_stays(tmp_path: Path) -> None:
+    """A host may have two names in a run, and a sweep by its ID ends what it has under either."""
+    dead = tmp_path / "runs" / RUN / "gpu01" / ".owner"
+    dead.parent.mkdir()
+    dead.write_text(f"12 34 0 {os.uname().nodename}\n")
+    assert {one.state for one in keeper.survey(LOCAL, str(tmp_path))} == {"live", "dead"}
+    assert keeper.remove_dead(LOCAL, str(tmp_path), environments=ENVIRONMENTS) == keeper.Removal()
+    assert marked(RUN)
+    assert dead.exists()
+
+
+def test_lock_is_broken_with_the_live_claim_of_its_holder_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The process of any other claim has ended, or is on another machine with the same home."""
+    holder = keeper.Holder(
+        pid=5, login="me", age_s=1.0, purpose="run", run_id=RUN, label="local", client="here",
+        client_pid=4,
+    )  # fmt: skip
+    claims = (
+        keeper.Claim(run_id=RUN, state="dead", pid=11),
+        keeper.Claim(run_id=RUN, state="elsewhere", pid=12),
+        keeper.Claim(run_id=RUN, state="live", pid=13),
+        keeper.Claim(run_id="another", state="live", pid=14),
+    )
+    ended: list[int] = []
+    monkeypatch.setattr(keeper, "holder_of", lambda _: holder)
+    monkeypatch.setattr(keeper, "end", lambda *_: None)
+    monkeypatch.setattr(keeper, "survey", lambda *_: claims)
+    monkeypatch.setattr(keeper, "end_claim", lambda _, claim: ended.append(claim.pid))
+    task: Any = SimpleNamespace(tell=lambda _: None)
+    session: Any = SimpleNamespace(transport=LOCAL, cache="")
+    upkeep._unlock(task, session)
+    assert ended == [13]
 
 
 def _owner(cache: Path, run_id: str, text: str) -> Path:

@@ -297,7 +297,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     said = f"printf '%s\\n' {tmp_path}/etc {tmp_path}/run"
     texts = {
         "docker": f'case $* in *CDISpecDirs*) {said} ;; *) echo "{{}}" ;; esac',
-        "stat": "echo node /dev/nvidia0 c3 0",
+        "stat": "echo node /dev/nvidia0 c3 0; echo node /dev/nvidia11 c3 b",
         "nvidia-container-runtime-hook": "exit 0",
     }
     for name, text in texts.items():
@@ -343,6 +343,13 @@ def test_a_stale_cdi_description_is_named_and_the_hook_tried(
     assert check.hint == "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
     (folders / "bin/nvidia-container-runtime-hook").unlink()
     assert not environment("docker").check_gpu(LOCAL, DRIVER).is_usable
+
+
+def test_numbers_of_devices_are_hexadecimal_in_stat_alone(folders: Path) -> None:
+    """A description has them in decimal, and the twelfth GPU the minor number 11."""
+    text = YAML.replace("/dev/nvidia0", "/dev/nvidia11").replace("minor: 0", "minor: 11")
+    (folders / "etc/nvidia.yaml").write_text(text.format(driver="570.86.10", major=195))
+    assert environment("docker").check_gpu(LOCAL, DRIVER).gpu.way == "cdi"
 
 
 def test_the_description_of_the_last_folder_is_the_one_that_counts(folders: Path) -> None:

@@ -96,6 +96,16 @@ def test_what_only_looks_finds_a_wheelhouse_and_never_fills_one(requirements: Pa
     assert made_of(requirements, may_make=False) == made
 
 
+def test_wheels_of_another_index_are_resolved_anew(
+    requirements: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same requirements may give other wheels there."""
+    made_of(requirements)
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://wheels.example.org/simple")
+    with pytest.raises(NotMadeError):
+        made_of(requirements, may_make=False)
+
+
 def test_the_key_is_the_hash_of_the_lock(requirements: Path) -> None:
     """Whoever has the lock can compute the key, and the wheels stand under it."""
     wheelhouse = made_of(requirements)
