@@ -46,6 +46,7 @@ from envcompare.proof.levers import (
     replaces,
     sif_change,
     sif_of,
+    variable_changes,
     word_changes,
 )
 from envcompare.proof.packages import package_changes
@@ -207,6 +208,7 @@ def _changes_of_lines(fast: str, slow: str, manual: str, folder: Path) -> list[C
     return [
         *sif_change(fast, slow),
         *word_changes(fast, slow, manual=manual),
+        *variable_changes(fast, slow),
         *own_software(fast, slow, folder=folder, search_path=search_path),
         *own_python(fast, slow),
         *own_start(
@@ -484,6 +486,9 @@ def _levers(
             replace(each, reference=each.value, value=each.reference) for each in differences
         ]
     levers = changes(differences, cache=cache, is_engine=is_engine)
+    # The effect of a lever on such a variable is read back from the changed line.
+    read_back = {lever.edit.variables for lever in levers}
+    own = [each for each in own if not each.edit.variables or each.edit.variables not in read_back]
     return [*own, *(lever for lever in levers if not any(replaces(each, lever) for each in own))]
 
 

@@ -8,6 +8,7 @@ import shlex
 import string
 import sys
 from collections.abc import Mapping
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +29,7 @@ from envcompare.cli.options import (
 from envcompare.config.settings import Settings, WorkloadTable
 from envcompare.config.workloads import SHELL
 from envcompare.console import Display, print_event, print_lines
-from envcompare.errors import ConfigError, InterruptedRunError
+from envcompare.errors import ConfigError, HostHeldError, InterruptedRunError
 from envcompare.run_folder.records import CAPTURED as CAPTURED_LINE
 from envcompare.text import counted, is_masked, masked, shortened
 
@@ -340,6 +341,7 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None:
     sys.exit(exit_code or (_UNDECIDED if undecided else 0))
 
 
+_TRIAL_WAIT_S: Final = 600.0
 _OF_TRIALS: Final = ("quiet_gate", "wait")  # what trials of a run that has ended may change
 
 
@@ -379,13 +381,22 @@ def _proven(
     chosen: Comparison | None = None,
     again: Mapping[str, Any] | None = None,
 ) -> RunComparison:
-    """Look for the cause of a difference, show the report with it, and return the results."""
+    """Look for the cause of a difference, show the report with it, and return the results.
+
+    Raises HostHeldError if another client holds the host; a proof from before is kept then.
+    """
     from envcompare.cli.conclusion import conclude, show_summary
     from envcompare.cli.proving import prove
     from envcompare.run_folder.results import PROOF
 
+    # Between the runs of one search another client may take the host, and is waited for.
+    default_waits_s = chain([None] if again is not None else [], repeat(_TRIAL_WAIT_S))
+
     def carry_out(settings: Settings) -> tuple[RunComparison, RunFolder]:
-        return _carry_out(replace(settings, **(again or {})), display, is_shown=False)[1:]
+        given = replace(settings, **(again or {}))
+        wait_s = next(default_waits_s)
+        given = replace(given, wait=wait_s) if given.wait is None else given
+        return _carry_out(given, display, is_shown=False)[1:]
 
     display.say("looking for the cause")
     try:
@@ -397,6 +408,12 @@ def _proven(
             "the search for the cause was interrupted",
             details="the verdict is kept, and not proven",
             hint=f"envcompare why {shlex.quote(str(folder.path))}",
+        ) from error
+    except HostHeldError as error:
+        raise HostHeldError(
+            f"the cause was not looked for: {error.brief}",
+            details=error.details,
+            hint=f"envcompare why {shlex.quote(str(folder.path))} --wait",
         ) from error
     finally:
         comparison, report = conclude(folder)

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from envcompare.errors import EnvcompareError, InterruptedRunError
+from envcompare.errors import EnvcompareError, HostHeldError, InterruptedRunError
 from envcompare.proof.imagefiles import ENTRYPOINT, FILES, FilesOfImages, divided
 from envcompare.proof.levers import PLACEBO, SOFTWARE, Change, Edit, edited
 from envcompare.run_folder.records import FingerprintValue, Proof, ProofShare, Trial
@@ -281,7 +281,8 @@ class Search:
             return Measured(units=(), failed=failed, lines=lines)
         try:
             measured = self.measure(every, rounds, budget_s)
-        except InterruptedRunError:
+        except (InterruptedRunError, HostHeldError):
+            # Nothing was measured: that says nothing about the changes.
             raise
         except EnvcompareError as error:
             # A failed trial must not cost the verdict.

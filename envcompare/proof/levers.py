@@ -226,7 +226,7 @@ class Change:
             old = " ".join(edit.removed)
             return f"replace {old} by {' '.join(edit.added)}" if edit.added else f"leave {old} out"
         if call is None:
-            return "; ".join((*edit.commands, *_exports(edit)))
+            return _fix_of_plain_line(line, edit)
         new = " ".join((*edit.added, *map(shlex.quote, (*edit.options, *_environment(edit)))))
         given = option_texts(line, call, manual)
         old = next((one for one in given if _role(one) in _roles(edit)), "")
@@ -234,6 +234,16 @@ class Change:
         if unset and len(unset) == len(edit.variables) and not edit.options:
             return f"leave {old or 'ENV ' + ' '.join(unset) + ' of the image'} out"
         return f"replace {old} by {new}" if old else f"{' '.join(call.client)} run {new} …"
+
+
+def _fix_of_plain_line(line: str, edit: Edit) -> str:
+    # In the shell, a variable would not change what the line itself sets.
+    names, (settings, _) = dict(edit.variables), _settings_of(line)
+    old = " ".join(text for name, text in settings.items() if name in names)
+    if not old:
+        return "; ".join((*edit.commands, *_exports(edit)))
+    new = " ".join(f"{name}={shlex.quote(value)}" for name, value in names.items() if value)
+    return f"replace {old} by {new}" if new else f"leave {old} out"
 
 
 def edited(line: str, edit: Edit, *, manual: str) -> str:
@@ -277,13 +287,42 @@ def _passed_on(line: str, call: EngineCall, edit: Edit) -> list[str]:
     ]
 
 
+def _settings_of(line: str) -> tuple[dict[str, str], str]:
+    """Return the variables that a line sets at its beginning, as it writes them, and the rest."""
+    match = _SETTINGS.match(line)
+    end = match.end() if match else 0
+    return {setting[1]: setting[0] for setting in _SETTING.finditer(line[:end])}, line[end:]
+
+
 def _without_settings(line: str, edit: Edit) -> str:
     """Return a line that does not set these variables itself, at its beginning."""
+    settings, rest = _settings_of(line)
     names = dict(edit.variables)
-    settings = _SETTINGS.match(line)
-    end = settings.end() if settings else 0
-    kept = (one[0] for one in _SETTING.finditer(line[:end]) if one[1] not in names)
-    return "".join(f"{one} " for one in kept) + line[end:]
+    return "".join(f"{text} " for name, text in settings.items() if name not in names) + rest
+
+
+def variable_changes(fast: str, slow: str) -> list[Change]:
+    """Return the variables that two lines without an engine set differently, each as a change.
+
+    One that would make the slow line the fast one is left out.
+    """
+    if engine_call(fast) or engine_call(slow):
+        return []
+    (wanted, fast_rest), (given, slow_rest) = map(_settings_of, (fast, slow))
+    names = [name for name in given | wanted if given.get(name) != wanted.get(name)]
+    if fast_rest == slow_rest and len(names) < 2:
+        return []
+    changed = []
+    for name in names:
+        before, after = given.get(name, ""), wanted.get(name, "")
+        value = shlex.split(after)[0].partition("=")[2] if after else None
+        what, fix = f"{before} → {after}", f"replace {before} by {after}"
+        if not (before and after):
+            what = f"{after} is added" if after else f"{before} is removed"
+            fix = f"add {after}" if after else f"leave {before} out"
+        edit = Edit(variables=((name, value),))
+        changed.append(Change(key="words", what=what, edit=edit, fix=fix))
+    return changed
 
 
 def sif_of(line: str) -> tuple[str, tuple[int, int]] | None:
@@ -392,7 +431,7 @@ def word_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
     Lines are mixed only if each is one call of Python or of a launcher, and if they name the same
     paths but for SIFs: else a mixture might do harm, such as write over the results of another
     line. A change that would make the slow line the fast one is left out, as are the Python of a
-    line and variables that it sets.
+    line and variables that it sets, which are changes of their own.
     """
     spans = [_words(line, manual) for line in (slow, fast)]
     old, new = (

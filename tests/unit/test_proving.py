@@ -15,7 +15,7 @@ import pytest
 
 from envcompare.cli import proving
 from envcompare.environments.line import engine_call
-from envcompare.errors import UnusableError
+from envcompare.errors import HostHeldError, UnusableError
 from envcompare.proof import Measured, Search
 from envcompare.proof.imagefiles import ImageFiles, divided
 from envcompare.proof.levers import (
@@ -31,6 +31,7 @@ from envcompare.proof.levers import (
     replaces,
     sif_change,
     sif_of,
+    variable_changes,
     word_changes,
 )
 from envcompare.proof.packages import package_changes
@@ -525,14 +526,51 @@ def test_no_secret_of_a_line_is_kept() -> None:
 
 
 def test_trial_that_cannot_be_measured_keeps_what_was_found() -> None:
-    """As when another run has taken the host meanwhile."""
+    """As where its engine is gone."""
 
     def refused(lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
-        raise UnusableError("local is in use by another run")
+        raise UnusableError("docker does not answer on local")
 
     proof = searched([lever("threads.omp", 2)], refused, fast="true")
     assert proof.outcome == "not-proven"
-    assert "in use by another run" in told(proof)
+    assert "does not answer" in told(proof)
+
+
+def test_host_that_another_client_holds_ends_the_search() -> None:
+    """Nothing was measured, so a proof from before must not be replaced."""
+
+    def refused(lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
+        raise HostHeldError("local is in use by another run")
+
+    with pytest.raises(HostHeldError):
+        searched([lever("threads.omp", 2)], refused, fast="true")
+
+
+def test_variables_that_lines_set_are_changed_one_by_one() -> None:
+    """No fact of the process says that any of them does something."""
+    fast, slow = "A=1 B='x y' python t.py", "APP_TRACE=1 A=2 B='x y' python t.py"
+    found = variable_changes(fast, slow)
+    assert [change.what for change in found] == ["APP_TRACE=1 is removed", "A=2 → A=1"]
+    lines = [edited(slow, change.edit, manual="") for change in found]
+    assert lines[0] == "unset APP_TRACE; A=2 B='x y' python t.py"
+    assert lines[1] == "export A=1; APP_TRACE=1 B='x y' python t.py"
+    fixes = [change.mend(slow, manual="") for change in found]
+    assert fixes == ["leave APP_TRACE=1 out", "replace A=2 by A=1"]
+
+
+def test_variable_that_alone_tells_two_lines_apart_is_no_change() -> None:
+    """The slow line without it is the fast line."""
+    assert variable_changes("python t.py", "APP_TRACE=1 python t.py") == []
+    assert "it is the cause" in told(searched([], simulated({}, []), fast="true"))
+
+
+def test_fix_of_a_variable_that_the_line_sets_is_in_the_line() -> None:
+    """`unset` in the shell would change nothing."""
+    change = Change(
+        key="threads.omp", what="", edit=Edit(variables=(("OMP_NUM_THREADS", None),)), want=None
+    )
+    assert change.mend("OMP_NUM_THREADS=1 python t.py", manual="") == "leave OMP_NUM_THREADS=1 out"
+    assert change.mend("python t.py", manual="") == "unset OMP_NUM_THREADS"
 
 
 def test_sifs_of_two_lines_are_a_change() -> None:

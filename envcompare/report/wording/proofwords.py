@@ -50,7 +50,8 @@ def _result(proof: Proof) -> str:
             return (
                 "No change could be measured."
                 if proof.tried
-                else "envcompare can change no property in which the lines differ."
+                else "envcompare can test none of the differences by itself. If the lines differ "
+                "in one word alone, it is the cause; else change one word and compare again."
             )
         return (
             f"Nothing that was measured closes more than {_percent(max(highs))} of the difference."
