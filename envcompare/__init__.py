@@ -34,6 +34,6 @@ def read(run: str | PathLike[str]) -> RunFrames:
     try:
         from envcompare.analysis.frames import read_frames  # noqa: PLC0415 — pandas is slow
     except ModuleNotFoundError as error:
-        hint = "pip install 'envcompare-bench[pandas]'"
+        hint = "pip install '.[pandas]' in a clone of envcompare"
         raise ImportError(f"envcompare.read needs {error.name}: {hint}") from error
     return read_frames(Path(run))

@@ -253,7 +253,7 @@ def check_available(allocation: Allocation | None) -> None:
         raise UnusableError(
             "--allocation needs Parsl, which is not installed",
             details=str(error),
-            hint="pip install 'envcompare-bench[allocation]'",
+            hint="pip install '.[allocation]' in a clone of envcompare",
         ) from error
     if not (table.script_dir or PATH.fullmatch(str(local_cache()))):
         raise ConfigError(

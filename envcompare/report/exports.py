@@ -185,7 +185,7 @@ def check_parquet() -> None:
         raise ConfigError(
             "no Parquet can be written here",
             details="pyarrow is not installed",
-            hint="pip install 'envcompare-bench[parquet]', or use --format csv",
+            hint="pip install '.[parquet]' in a clone of envcompare, or use --format csv",
         )
 
 

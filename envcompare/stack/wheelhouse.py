@@ -329,7 +329,7 @@ def check_sbom_tool() -> None:
         raise StackError(
             "no bill of materials can be written here",
             details=f"{sys.executable} has no cyclonedx-bom",
-            hint="pip install 'envcompare-bench[sbom]'",
+            hint="pip install '.[sbom]' in a clone of envcompare",
         )
 
 

@@ -201,7 +201,7 @@ def test_missing_pyarrow_is_said_with_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setattr(exports, "find_spec", lambda _: None)
     with pytest.raises(ConfigError) as found:
         parquet_bytes(example())
-    assert "pip install 'envcompare-bench[parquet]'" in found.value.hint
+    assert "pip install '.[parquet]' in a clone of envcompare" in found.value.hint
 
 
 def test_page_describes_every_column() -> None:

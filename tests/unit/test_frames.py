@@ -207,7 +207,7 @@ def test_page_and_tables_need_no_pandas() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     first, *table = done.stdout.splitlines()
-    assert first == "envcompare.read needs pandas: pip install 'envcompare-bench[pandas]'"
+    assert first == "envcompare.read needs pandas: pip install '.[pandas]' in a clone of envcompare"
     assert table[0].startswith("host,workload,parameters,arm,outcome")
 
 

@@ -117,4 +117,4 @@ def test_the_extra_is_named_where_the_tool_is_missing(monkeypatch: pytest.Monkey
     monkeypatch.delitem(sys.modules, "cyclonedx_py", raising=False)
     with pytest.raises(StackError) as caught:
         wheelhouse.check_sbom_tool()
-    assert caught.value.hint == "pip install 'envcompare-bench[sbom]'"
+    assert caught.value.hint == "pip install '.[sbom]' in a clone of envcompare"

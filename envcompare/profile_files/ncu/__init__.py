@@ -55,7 +55,7 @@ from envcompare.profile_files.rawfiles import (
 from envcompare.run_folder.profiles import Device, Dim, Kernel, Note, Page, Profile
 
 _HINT: Final = (
-    "pip install 'envcompare-bench[ncu]', or import the output of "
+    "pip install '.[ncu]' in a clone of envcompare, or import the output of "
     "`LC_ALL=C ncu --import {file} --csv --page raw --print-units base`"
 )
 _GROUPS: Final = re.compile(r"[.,'\u2019\u202f\u00a0 ]")

@@ -106,7 +106,7 @@ def test_report_without_a_reader_tells_both_ways_out(
     (tmp_path / "run.ncu-rep").write_bytes(b"NVR\0report")
     with pytest.raises(ProfileError) as told:
         ncu.read(tmp_path / "run.ncu-rep")
-    assert "pip install 'envcompare-bench[ncu]'" in told.value.hint
+    assert "pip install '.[ncu]' in a clone of envcompare" in told.value.hint
     command = "LC_ALL=C ncu --import run.ncu-rep --csv --page raw --print-units base"
     assert command in told.value.hint
 
