@@ -252,6 +252,9 @@ class Experiment:
         return self.device != "cpu"
 
 
+_OF_PRESETS = ("margin", "target", "budget", "restarts", "rounds")
+"""Settings that a preset determines."""
+
 _SAME = (
     {field.name for field in fields(Experiment)}
     & {field.name for field in msgspec.structs.fields(Settings)}
@@ -267,7 +270,7 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
 
     Raises ConfigError for unknown names and impossible combinations.
     """
-    given = merge(flags, _without_others(file, flags, known))
+    given = merge(flags, _below(flags, file, known))
     usual = msgspec.structs.replace(
         DEFAULTS,
         seed=secrets.randbelow(2**31),
@@ -360,8 +363,10 @@ def _require_ranks(workloads: tuple[Workload, ...], known: Known) -> None:
         )
 
 
-def _without_others(file: Settings, flags: Settings, known: Known) -> Settings:
-    """Return the file without parameters of bundled workloads that flags exclude."""
+def _below(flags: Settings, file: Settings, known: Known) -> Settings:
+    """Return the file without what a preset of the flags sets, and workloads that they exclude."""
+    if flags.preset is not None:
+        file = msgspec.structs.replace(file, **dict.fromkeys(_OF_PRESETS))
     if flags.workloads is None or not file.set:
         return file
     named = flags.workloads if isinstance(flags.workloads, dict) else listed(flags.workloads)

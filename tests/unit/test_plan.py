@@ -184,6 +184,26 @@ def test_preset_sets_margin_target_and_budget(
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
+        ({"preset": "quick"}, (0.05, 0.025, 90, None)),
+        ({"preset": "strict", "margin": 4.0}, (0.04, 0.02, 1800, None)),
+        ({"preset": "quick", "restarts": 3, "rounds": 5}, (0.05, 0.025, 90, 3)),
+        ({}, (0.03, 0.01, 300, 8)),
+    ],
+)
+def test_preset_of_the_flags_wins_over_numbers_of_the_file(
+    flags: dict[str, Any], expected: tuple[float, float, float, int | None]
+) -> None:
+    """Numbers of the flags win over it; a preset of the file is changed by the file's numbers."""
+    file = Settings(preset="strict", margin=3.0, target=1.0, budget=300.0, restarts=8, rounds=9)
+    made = resolve(Settings(**flags), file, known=KNOWN)
+    assert (made.margin, made.target, made.budget_s, made.restarts) == expected
+    again = resolve(Settings(), made.settings, known=KNOWN)
+    assert (again.margin, again.target, again.budget_s, again.restarts) == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
         ({"preset": "quick"}, 2),
         ({"budget": 119.0}, 2),
         ({"budget": 120.0}, 4),
