@@ -169,8 +169,28 @@ def presets() -> tuple[_Decorator[Any], ...]:
         text = f"Margin {100 * preset.margin:g} %, {budget} per cell"
         if preset.min_restarts > usual.min_restarts:
             text += f", {preset.min_restarts} restarts"
-        flags.append(click.option(f"--{name}", "preset", flag_value=name, help=f"{text}."))
+        flags.append(
+            click.option(
+                f"--{name}",
+                "preset",
+                flag_value=name,
+                multiple=True,  # so that a second preset is seen
+                callback=_only_preset,
+                help=f"{text}.",
+            )
+        )
     return tuple(flags)
+
+
+def _only_preset(
+    context: click.Context, option: click.Parameter, given: tuple[str, ...]
+) -> str | None:
+    del context, option
+    chosen = tuple(dict.fromkeys(given))
+    if len(chosen) > 1:
+        flags = " and ".join(f"--{name}" for name in chosen)
+        raise ConfigError(f"{flags} exclude each other", hint="leave one of them out")
+    return chosen[0] if chosen else None
 
 
 def _flags(*groups: Group) -> tuple[_Decorator[Any], ...]:
@@ -316,12 +336,14 @@ def _with_commands(given: dict[str, Any]) -> dict[str, Any]:
     commands, measures = given.pop("commands", ()), given.pop("measures", ())
     cwd, timeout = given.pop("command_dir", None), given.pop("command_timeout", None)
     if not commands:
-        if measures or cwd or timeout:
+        if measures or cwd is not None or timeout is not None:
             raise ConfigError(
                 "--measure, --command-dir and --command-timeout belong to a --command",
                 hint="name the program with --command, or write [workloads.NAME] in the file",
             )
         return given
+    if cwd is not None and not cwd.strip():
+        raise ConfigError("--command-dir names no folder", hint="give one, or leave it out")
     tables = tables_of(commands, measures=measures, cwd=cwd, timeout=timeout)
     others = {name: WorkloadTable() for name in listed(given.get("workloads"))}
     return {**given, "workloads": {**others, **tables}}

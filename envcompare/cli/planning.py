@@ -73,7 +73,8 @@ def usable_defaults(flags: Settings, file: Settings) -> tuple[Settings, str]:
     What the user named stays, and so does everything on other hosts.
     """
     named = ("envs", "hosts", "allocation", "reference", "docker_options")
-    if any(getattr(each, name) for each in (flags, file) for name in named):
+    # An empty name is the user's mistake, and refused later.
+    if any(getattr(each, name) is not None for each in (flags, file) for name in named):
         return flags, ""
     programs = {
         name: traits.programs or tuple(traits.limit_command.split()[:1])

@@ -279,6 +279,7 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     )
     settings = merge(given, usual)
     _check_together(settings)
+    _require_paths(settings)
     items = expand_stacks(listed(settings.envs), chosen_stacks(settings.stacks))
     given_options = settings.docker_options
     options = (given_options,) if isinstance(given_options, str) else (given_options or ())
@@ -518,6 +519,16 @@ def _check_together(settings: Settings) -> None:
     for first, second, hint in _EXCLUSIVE:
         if given[first] and given[second]:
             raise ConfigError(f"{first} and {second} exclude each other", hint=hint)
+
+
+def _require_paths(settings: Settings) -> None:
+    """Raise ConfigError for an empty path, which would mean the default."""
+    for name in ("out", "data", "ssh_config", "vm_python", "host_python"):
+        value = getattr(settings, name)
+        if value is not None and not value.strip():
+            raise ConfigError(
+                f"--{name.replace('_', '-')} names no path", hint="give a path, or leave it out"
+            )
 
 
 def _check_restarts(settings: Settings) -> None:

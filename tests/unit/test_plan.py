@@ -131,6 +131,13 @@ def test_options_that_exclude_each_other_are_refused(flags: dict[str, Any], opti
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("name", ["out", "data", "ssh_config", "vm_python", "host_python"])
+def test_empty_path_is_refused(name: str) -> None:
+    """It would silently mean the default."""
+    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} names no path"):
+        experiment(**{name: ""})
+
+
 def test_own_workload_takes_the_place_of_the_bundled_ones(tmp_path: Path) -> None:
     """A file of the user's is a workload named after file and class, which must be in it."""
     path = tmp_path / "train.py"
