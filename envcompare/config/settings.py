@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import KW_ONLY, dataclass
@@ -469,6 +470,18 @@ _TABLES: dict[str, type[msgspec.Struct]] = {
 }
 
 
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text in quotes",
+    "array": "a list",
+    "object": "a table",
+}
+"""Kinds of TOML values, by their names in messages of msgspec."""
+_UNITS = {"SECONDS": " of seconds", "PERCENT": " of percent"}
+
+
 def _refused(message: str, content: dict[str, object], source: str) -> ConfigError:
     # msgspec tells the place only in its message.
     what, _, where = message.partition(" - at `$")
@@ -477,13 +490,37 @@ def _refused(message: str, content: dict[str, object], source: str) -> ConfigErr
         unknown = what.split("`")[1]
         key = f"{key}.{unknown}".lstrip(".")
         known = known_keys(_TABLES.get(re.split(r"[.\[]", key)[0], Settings))
-        return ConfigError(f"{source}: unknown key `{key}`", hint=closest(unknown, known))
+        hint = closest(unknown, known)
+        if key in PRESETS:
+            hint = f'presets are given as `preset = "{key}"`'
+        return ConfigError(f"{source}: unknown key `{key}`", hint=hint)
     value = content.get(re.split(r"[.\[]", key)[0])
+    given = f"found {value!r}"
+    taken = _taken(what, key)
     return ConfigError(
-        f"{source}: the value of `{key}` has the wrong type",
-        details=f"{what}; found {value!r}",
+        f"{source}: `{key}` takes {taken}" if taken else f"{source}: `{key}` cannot be read",
+        details=given if taken else f"{what}; {given}",
         hint="`envcompare run --help` shows what each key takes",
     )
+
+
+def _taken(what: str, key: str) -> str:
+    """Return what a key takes, from a message of msgspec; empty if that does not tell."""
+    option, types = options().get(key.replace("-", "_"), (Option(""), ()))
+    words = [
+        json.dumps(word) for kind in types for word in get_args(kind) if get_origin(kind) is Literal
+    ]
+    if expected := re.match(r"Expected `([^`]*)`", what):
+        names = [name for name in expected[1].split(" | ") if not (words and name == "str")]
+        words = [_KINDS[name] for name in names if name in _KINDS] + words
+    elif "Invalid enum value" in what and int in types:
+        words = [_KINDS["int"], *words]
+    elif "Invalid enum value" not in what:
+        words = []
+    if not words:
+        return ""
+    *most, last = words
+    return " or ".join(filter(None, (", ".join(most), last))) + _UNITS.get(option.metavar or "", "")
 
 
 def settings_toml(settings: Settings) -> str:

@@ -66,6 +66,41 @@ def test_wrong_type_names_file_key_and_value(tmp_path: Path, text: str, key: str
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('preset = "fast"', '`preset` takes "quick", "default" or "strict"'),
+        ("preset = 3", '`preset` takes "quick", "default" or "strict"'),
+        ('threads = "all"', '`threads` takes a whole number or "as-run"'),
+        ("threads = 1.5", '`threads` takes a whole number or "as-run"'),
+        ('sif-compression = "x"', '`sif-compression` takes "zstd", "gzip", "none" or "sandbox"'),
+        ('budget = "5m"', "`budget` takes a number of seconds"),
+        ('margin = "5%"', "`margin` takes a number of percent"),
+        ("envs = 3", "`envs` takes a text in quotes or a list"),
+        ('startup = "yes"', "`startup` takes true or false"),
+        ("set = 3", "`set` takes a table"),
+        ('[workloads.x]\ntimeout = "5m"', "`workloads[...].timeout` takes a number"),
+        ('allocation = {scheduler = "slurm"}', "`allocation` cannot be read"),
+    ],
+)
+def test_wrong_value_is_refused_with_what_the_key_takes(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    """In plain words, with every word that it takes."""
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        read_settings(path)
+    assert caught.value.brief == f"{path}: {said}"
+    assert "found" in caught.value.details
+
+
+def test_preset_as_a_key_is_refused_with_its_spelling(tmp_path: Path) -> None:
+    """The flag is `--quick`, the key `preset`."""
+    with pytest.raises(ConfigError, match="unknown key `quick`") as caught:
+        read_settings(written(tmp_path, "quick = true\n"))
+    assert '`preset = "quick"`' in caught.value.hint
+
+
 @pytest.mark.parametrize("text", ["envs = [", "\x00", "a = 1\na = 2\n", None])
 def test_file_that_is_broken_or_missing_is_an_error(tmp_path: Path, text: str | None) -> None:
     """A file that was asked for must be there, and be TOML."""
