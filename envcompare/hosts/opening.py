@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from envcompare.config.experiment import Experiment
+from envcompare.config.experiment import Experiment, parse_cpus
 from envcompare.console import Display
 from envcompare.environments import gpu, software
 from envcompare.environments.registry import IMAGE_BUILDER, environment
@@ -63,6 +63,8 @@ show kernel.clocksource /sys/devices/system/clocksource/clocksource0/current_clo
 show gpu.driver /proc/driver/nvidia/version
 exit 0
 """
+_DESCRIBED: Final = 255  # characters of a value, and no more
+_SHOWN_CPUS: Final = 8
 _DATA_LIMIT_S: Final = 600.0
 _BOOT = "cat /proc/sys/kernel/random/boot_id 2>/dev/null || true"
 _IDENTIFY = f"id -u; id -g; {_BOOT}"
@@ -81,8 +83,8 @@ def open_session(
 ) -> HostSession:
     """Connect to a host and collect what must be known about it.
 
-    Raises TransportError if it cannot be reached, CommandTimeoutError if it does not answer, and
-    InterruptedRunError if the user stops.
+    Raises TransportError if it cannot be reached, CommandTimeoutError if it does not answer,
+    UnusableError if it lacks a CPU of --pin, and InterruptedRunError if the user stops.
     """
     bare = connect(host, options=ssh_options(experiment))
     # Questions end at the first interrupt, since nothing is lost with them before a session is
@@ -104,6 +106,7 @@ def open_session(
             unused_gpus=None if experiment.may_use_gpu else gpu.glance(asked),
             machine=_machine(asked),
         )
+        _require_cpus(session, experiment.pin or ())
         # A command that the user has killed has no answer, which must not pass for one.
         interruption.check()
     except BaseException:
@@ -112,6 +115,20 @@ def open_session(
         interruption.check()
         raise
     return session
+
+
+def _require_cpus(session: HostSession, pin: tuple[int, ...]) -> None:
+    online = str(session.machine.get("cpu.online", ""))
+    if not online or len(online) >= _DESCRIBED:
+        return  # unknown, or cut off
+    missing = sorted({*pin} - {*(parse_cpus(online) or ())})
+    if missing:
+        cpus = ", ".join(map(str, missing[:_SHOWN_CPUS])) + ", …" * (len(missing) > _SHOWN_CPUS)
+        what = f"CPU {cpus} does" if len(missing) == 1 else f"CPUs {cpus} do"
+        raise UnusableError(
+            f"{what} not exist on {session.host.label} (it has CPUs {online})",
+            hint="give --pin CPUs that every host has, or leave it out",
+        )
 
 
 def require_free(hosts: tuple[HostSpec, ...], experiment: Experiment) -> None:

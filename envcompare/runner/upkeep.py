@@ -112,7 +112,9 @@ class _HostTask:
         """Run `action` on the host and keep its errors."""
         try:
             self.interruption.check()
-            self.session = open_session(self.host, self.experiment, run_id, self.interruption)
+            # Nothing is pinned: a host without the CPUs of --pin can still be cleaned.
+            unpinned = replace(self.experiment, pin=None)
+            self.session = open_session(self.host, unpinned, run_id, self.interruption)
             action(self, self.session)
         except InterruptedRunError:
             # The caller raises it once, for all hosts together.

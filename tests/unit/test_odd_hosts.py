@@ -19,6 +19,7 @@ from programs import Programs, first_on_path
 from envcompare.cli import app
 from envcompare.cli.planning import resolved
 from envcompare.config.settings import Settings
+from envcompare.console import Display
 from envcompare.doctor import examine
 from envcompare.doctor.checks import diagnose, diagnosis_lines
 from envcompare.environments.gpu import read_files
@@ -37,6 +38,7 @@ from envcompare.measure.cell import parse_glance, parse_look
 from envcompare.profilers.toolbox import read_rights
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk
+from envcompare.runner.upkeep import tell_holders
 from envcompare.stack import Options, building, image, sif
 from envcompare.stack.storage import _disk_of, host_cache
 from envcompare.stack.venv import find_interpreter, find_python
@@ -169,6 +171,34 @@ def test_host_that_does_not_tell_its_user_is_refused_with_what_it_said(
         opening.open_session(hosts[0], experiment, "odd", Interruption())
     assert caught.value.brief == "local does not answer as a POSIX host"
     assert "hello 1000" in caught.value.details
+
+
+def test_host_without_a_cpu_of_pin_is_refused_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the CPUs that it has."""
+    monkeypatch.setattr(opening, "_machine", lambda _: {"cpu.online": "0-1,4"})
+    experiment, hosts = resolved(Settings(envs="vm", pin="0-3,99"), Settings())
+    with pytest.raises(UnusableError) as caught:
+        opening.open_session(hosts[0], experiment, "odd", Interruption())
+    assert caught.value.brief == "CPUs 2, 3, 99 do not exist on local (it has CPUs 0-1,4)"
+    assert "--pin" in caught.value.hint
+
+
+@pytest.mark.parametrize("online", ["", "0-1," * 64])
+def test_host_that_does_not_tell_its_cpus_is_opened(
+    online: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that is cut off tells nothing; an arm that cannot be pinned says so itself."""
+    monkeypatch.setattr(opening, "_machine", lambda _: {"cpu.online": online})
+    experiment, hosts = resolved(Settings(envs="vm", pin="99"), Settings())
+    opening.open_session(hosts[0], experiment, "odd", Interruption()).close()
+
+
+def test_host_without_a_cpu_of_pin_can_be_tended() -> None:
+    """What a run left on a host is not out of reach because of a CPU that it lacks."""
+    experiment, hosts = resolved(Settings(envs="vm", pin="8191"), Settings())
+    assert tell_holders(experiment, hosts, Display()).errors == []
 
 
 def test_home_that_is_no_path_is_no_place_for_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:

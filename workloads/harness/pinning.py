@@ -89,7 +89,9 @@ def _set(cpus: List[int], allowed: Set[int]) -> None:
         os.sched_setaffinity(0, cpus)
     except (OSError, TypeError, ValueError, OverflowError) as error:
         raise ProcessError(
-            f"cannot run on CPUs {cpus}: {error}; allowed: {sorted(allowed)}", hint=_HINT
+            f"cannot run on CPUs {cpus}: {getattr(error, 'strerror', None) or error}; "
+            f"allowed: {sorted(allowed)}",
+            hint=_HINT,
         ) from error
     # The kernel drops a CPU it cannot give as long as one is left (sched_setaffinity(2)).
     if os.sched_getaffinity(0) != set(cpus):

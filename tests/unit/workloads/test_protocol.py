@@ -261,7 +261,7 @@ def test_failure_names_phase_and_step_when_the_workload_raises(
             "setup",
             "device cuda was asked for and the workload does not use PyTorch",
         ),
-        ({"cpus": [4095]}, "process", "cannot run on CPUs [4095]"),
+        ({"cpus": [4095]}, "process", "cannot run on CPUs [4095]: Invalid argument"),
         ({"cpus": [0, 4095]}, "process", "cannot run on all of CPUs [0, 4095]; allowed: [0"),
         ({"threads": 0}, "protocol", "'threads' is 0 and must be an int from 1"),
         ({"generation": "spoon"}, "protocol", "'generation' of hello must be one of auto, fork"),
