@@ -21,7 +21,7 @@ from envcompare.config.settings import AllocationTable, Settings, WorkloadTable,
 from envcompare.console import Display, print_lines
 from envcompare.environments.registry import all_traits
 from envcompare.errors import CommandTimeoutError, ConfigError, RunFolderError
-from envcompare.text import Command, spoken
+from envcompare.text import Command, first_few, spoken
 from envcompare.transport import LOCAL, run
 
 FILE: Final = Path("envcompare.toml")
@@ -40,6 +40,7 @@ _LETTERS: Final = {
     "c": "cpus-per-task",
 }
 _NAMES: Final = {"cpus-per-task": "cpus", "mem": "mem-gb", "gpus": "gres", "gpus-per-node": "gres"}
+_SHOWN_FILES: Final = 8
 _USUAL_IMAGE: Final = "python:3-slim"
 
 
@@ -85,7 +86,7 @@ def init(display: Display, /, *, program: Path | None, try_s: float) -> None:
     script = program or _program_in(folder)
     is_inside = (folder / script).resolve().is_relative_to(folder.resolve())
     if not (script.is_file() and is_inside) or script.is_absolute():
-        raise ConfigError(f"there is no file {script} in {folder}", hint="envcompare init train.py")
+        raise ConfigError(f"there is no file {script} in {folder}", hint=_choices(folder))
     ways = _suggestions(folder, script)
     try:
         FILE.write_text(_file_text(ways, script, folder), encoding="utf-8")
@@ -94,7 +95,7 @@ def init(display: Display, /, *, program: Path | None, try_s: float) -> None:
     builds = [f"  {way.before}" for way in ways if way.before]
     print_lines(
         [
-            f"{FILE} is written: envcompare plan shows what it means",
+            f"wrote {FILE}; see it with `envcompare plan`, measure with `envcompare run`",
             *(["first:", *builds] if builds else []),
             "to compare your own lines, with the reason for a difference:",
             f"  envcompare why {' '.join(shlex.quote(way.line) for way in ways)}",
@@ -118,8 +119,19 @@ def _program_in(folder: Path) -> Path:
         if others
         else f"no program is in {folder}",
         details=f"looked for {', '.join(_PROGRAMS)}, and files that run as a program",
-        hint="envcompare init train.py",
+        hint=_choices(folder),
     )
+
+
+def _choices(folder: Path) -> str:
+    """Return a hint with the Python files of a folder, first those that run as a program."""
+    paths = [path for path in sorted(folder.glob("*.py")) if path.is_file()]
+    paths.sort(key=lambda path: _MAIN.search(_text(path)) is None)
+    names = tuple(path.name for path in paths)
+    if not names:
+        return "go to the folder of a Python program, as in `cd project && envcompare init`"
+    files = first_few(names, most=_SHOWN_FILES)
+    return f"name a file of this folder, as in `envcompare init {shlex.quote(names[0])}`: {files}"
 
 
 def _suggestions(folder: Path, program: Path) -> list[_Suggestion]:

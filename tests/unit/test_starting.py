@@ -105,10 +105,35 @@ def test_folder_without_one_program_is_refused(
     done = envcompare("init", cwd=tmp_path)
     assert done.returncode == 2
     assert why in done.stderr
-    assert "envcompare init train.py" in done.stderr
+    listed = ", ".join((*files, "library.py"))
+    first = (*files, "library.py")[0]
+    assert f"as in `envcompare init {first}`: {listed}\n" in done.stderr
     assert not (tmp_path / FILE).exists()
     if files:
-        assert envcompare("init", "a.py", "--try-s", "0", cwd=tmp_path).returncode == 0
+        written = envcompare("init", "a.py", "--try-s", "0", cwd=tmp_path)
+        assert written.returncode == 0
+        assert written.stdout.startswith(
+            f"wrote {FILE}; see it with `envcompare plan`, measure with `envcompare run`\n"
+        )
+
+
+@pytest.mark.parametrize(
+    ("files", "hint"),
+    [
+        (("b.py", "a b.py"), "name a file of this folder, as in `envcompare init 'a b.py'`: "),
+        ((), "go to the folder of a Python program"),
+    ],
+)
+def test_program_that_is_not_there_is_refused_with_those_that_are(
+    tmp_path: Path, files: tuple[str, ...], hint: str
+) -> None:
+    """A hint never names a file that does not exist."""
+    for name in files:
+        (tmp_path / name).touch()
+    done = envcompare("init", "train.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "there is no file train.py" in done.stderr
+    assert f"  try: {hint}" in done.stderr
 
 
 def test_completions_are_written_where_a_shell_looks(
