@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from envcompare.errors import EnvcompareError, RunFolderError
+from envcompare.errors import EnvcompareError, RunFolderError, plain
 from envcompare.text import escaped_json, flat, masked, visible
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class _Lasting:
             if not (self._always or error.errno in _READER_GONE):
                 raise RunFolderError(
                     "the results cannot be written to stdout",
-                    details=str(error),
+                    details=plain(error),
                     hint="free some disk space, or send them elsewhere",
                 ) from error
 

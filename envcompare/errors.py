@@ -198,6 +198,16 @@ def as_known(error: Exception) -> EnvcompareError:
     )
 
 
+def plain(error: Exception, *, has_file: bool = False) -> str:
+    """Return what an error says; of one of the system, its words without the number.
+
+    With `has_file` the file follows, for a sentence that does not name it.
+    """
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return f"{error.strerror}: {error.filename}" if has_file and error.filename else error.strerror
+
+
 class _Killable(Protocol):
     """A running process that can be killed."""
 

@@ -29,7 +29,7 @@ from envcompare.analysis.tables import (
     scaling_table,
 )
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
-from envcompare.errors import RunFolderError
+from envcompare.errors import RunFolderError, plain
 from envcompare.run_folder.records import Block, Measured, ProcessRun
 from envcompare.run_folder.results import RunFolder
 from envcompare.text import visible
@@ -73,7 +73,7 @@ def read_frames(path: Path) -> RunFrames:
     except OSError as error:
         raise RunFolderError(
             f"{path} cannot be read",
-            details=str(error),
+            details=plain(error, has_file=True),
             hint="check that you may read the folder and all files in it",
         ) from error
     run = compare_files(files)

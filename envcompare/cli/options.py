@@ -25,7 +25,7 @@ from envcompare.config.settings import (
     parse_settings,
 )
 from envcompare.config.workloads import COMMAND_NAME, VARIABLE_SETTING, command_words
-from envcompare.errors import ConfigError
+from envcompare.errors import ConfigError, plain
 from envcompare.files import read_text
 from envcompare.run_folder.profiles import GPU_TOOLS
 from envcompare.run_folder.records import Scalar
@@ -292,7 +292,7 @@ def read_settings(path: Path) -> Settings:
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"the configuration file {path} cannot be read",
-            details=str(error),
+            details=plain(error),
             hint="check the path, and the TOML syntax at the place named",
         ) from error
     return parse_settings(content, source=str(path))

@@ -20,7 +20,7 @@ from envcompare.config import known_keys
 from envcompare.config.settings import AllocationTable, Settings, WorkloadTable, settings_toml
 from envcompare.console import Display, print_lines
 from envcompare.environments.registry import all_traits
-from envcompare.errors import CommandTimeoutError, ConfigError, RunFolderError
+from envcompare.errors import CommandTimeoutError, ConfigError, RunFolderError, plain
 from envcompare.text import Command, first_few, spoken
 from envcompare.transport import LOCAL, run
 
@@ -91,7 +91,7 @@ def init(display: Display, /, *, program: Path | None, try_s: float) -> None:
     try:
         FILE.write_text(_file_text(ways, script, folder), encoding="utf-8")
     except OSError as error:
-        raise RunFolderError(f"{FILE} cannot be written", details=str(error)) from error
+        raise RunFolderError(f"{FILE} cannot be written", details=plain(error)) from error
     builds = [f"  {way.before}" for way in ways if way.before]
     print_lines(
         [
@@ -291,7 +291,7 @@ def install_completion(context: click.Context, option: click.Parameter, shell: s
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source, encoding="utf-8")
     except OSError as error:
-        raise RunFolderError(f"{path} cannot be written", details=str(error)) from error
+        raise RunFolderError(f"{path} cannot be written", details=plain(error)) from error
     more = "; ~/.zshrc needs `fpath+=~/.zfunc` before `compinit`" if shell == "zsh" else ""
     print_lines([f"{path} is written: open a new shell{more}"])
     context.exit()

@@ -23,7 +23,7 @@ from typing import Any, Final
 from envcompare import bundled
 from envcompare.config import Traits
 from envcompare.config.settings import LONGEST_S, Settings, WorkloadTable
-from envcompare.errors import CommandTimeoutError, ConfigError, OutputLimitError
+from envcompare.errors import CommandTimeoutError, ConfigError, OutputLimitError, plain
 from envcompare.files import read_text
 from envcompare.run_folder.records import Scalar
 from envcompare.text import Command, closest, listed
@@ -213,7 +213,7 @@ def _size(size_bytes: int) -> str:
 def _unlisted(path: Path, error: OSError) -> ConfigError:
     return ConfigError(
         f"{path.name} needs the files in {path.parent}, which cannot be listed",
-        details=str(error),
+        details=plain(error, has_file=True),
         hint="make them readable, or move the file and its imports",
     )
 
@@ -522,7 +522,7 @@ def _own_workload(item: str, given: dict[str, _Given]) -> Workload:
     except (OSError, ValueError, SyntaxError) as error:
         raise ConfigError(
             f"the workload file {path} cannot be read",
-            details=str(error),
+            details=plain(error),
             hint="check its path and syntax",
         ) from error
     if class_name not in declared:

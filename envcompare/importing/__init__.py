@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from envcompare.analysis.timing.runfiles import read_files
 from envcompare.bundled import __version__, tool_commit
-from envcompare.errors import ConfigError, ProfileError, RunFolderError
+from envcompare.errors import ConfigError, ProfileError, RunFolderError, plain
 from envcompare.files import irregular, opened
 from envcompare.profile_files import SEVERAL, check, read
 from envcompare.profile_files.derive import launch_text
@@ -340,7 +340,7 @@ def _file(tool: Tool, path: Path) -> _File:
         return _File(path=path, sha256=file_sha256(path), state=state)
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be read", details=str(error), hint="name files that you can read"
+            f"{path} cannot be read", details=plain(error), hint="name files that you can read"
         ) from error
 
 
@@ -366,7 +366,7 @@ def _copy(copies: dict[Path, Path]) -> None:
         except OSError as error:
             raise RunFolderError(
                 f"{path.name} cannot be copied into the run folder",
-                details=str(error),
+                details=plain(error),
                 hint=f"{write_hint(error)}, or leave the file where it is with --no-copy",
             ) from error
 

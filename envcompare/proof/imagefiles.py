@@ -22,7 +22,7 @@ from typing import IO, Any, BinaryIO, Final, Protocol
 
 from envcompare.environments.line import KEEP_OWNERS, KEEP_SETTINGS
 from envcompare.environments.oci import RUN_LABEL
-from envcompare.errors import CommandTimeoutError, StackError
+from envcompare.errors import CommandTimeoutError, StackError, plain
 from envcompare.proof.levers import START, Change, Edit
 from envcompare.stack.image import HELD_LABEL
 from envcompare.text import Command, shortened, visible, visible_line
@@ -150,7 +150,9 @@ class ImageFiles:
         except (OSError, ValueError, tarfile.TarError) as error:
             if time.monotonic() >= until_s:
                 raise CommandTimeoutError("reading the images takes too long") from error
-            raise StackError("the images cannot be compared", details=str(error)) from error
+            raise StackError(
+                "the images cannot be compared", details=plain(error, has_file=True)
+            ) from error
         return self.paths
 
     def _read(self, until_s: float) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envcompare.errors import CommandTimeoutError, StackError
+from envcompare.errors import CommandTimeoutError, StackError, plain
 from envcompare.proof.imagefiles import (
     FILES,
     Differing,
@@ -101,7 +101,7 @@ class SifFiles:
             self._made.append(sif)
             self._call(self.program, "build", str(sif), str(root), until_s=until_s)
         except OSError as error:
-            raise StackError("a SIF cannot be made", details=str(error)) from error
+            raise StackError("a SIF cannot be made", details=plain(error, has_file=True)) from error
         finally:
             shutil.rmtree(root, ignore_errors=True)
         return shlex.quote(str(sif))
@@ -160,7 +160,9 @@ class SifFiles:
                 owner = status.st_uid, status.st_gid
                 entries[str(path.relative_to(tree))] = (status.st_mode, *owner, holds)
         except OSError as error:
-            raise StackError("the images cannot be compared", details=str(error)) from error
+            raise StackError(
+                "the images cannot be compared", details=plain(error, has_file=True)
+            ) from error
         return entries
 
     def _tree(self, at: int) -> Path:

@@ -25,7 +25,7 @@ from typing import BinaryIO, Final, Literal
 
 import msgspec
 
-from envcompare.errors import RunFolderError
+from envcompare.errors import RunFolderError, plain
 from envcompare.run_folder.records import (
     Block,
     Design,
@@ -114,7 +114,7 @@ def write_error(
 ) -> RunFolderError:
     """Return the error for a failed write, with a hint that fits its cause."""
     hint = write_hint(error, option=option)
-    return RunFolderError(f"{path} cannot be {what}", details=str(error), hint=hint)
+    return RunFolderError(f"{path} cannot be {what}", details=plain(error), hint=hint)
 
 
 def write_hint(error: OSError, *, option: str = "--out") -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from envcompare.errors import ConfigError, RunFolderError
+from envcompare.errors import ConfigError, RunFolderError, plain
 from envcompare.files import read_whole
 from envcompare.run_folder.records import (
     SCHEMA,
@@ -110,7 +110,7 @@ def read_capture(path: Path) -> Capture:
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(
             f"{path} cannot be read as a capture",
-            details=str(error),
+            details=plain(error),
             hint="check the path, or make one: envcompare capture 'LINE' --output slow.capture",
         ) from error
     return capture

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
-from envcompare.errors import RunFolderError, WorkloadError
+from envcompare.errors import RunFolderError, WorkloadError, plain
 from envcompare.files import (
     MIB,
     RECORD_BYTES,
@@ -147,7 +147,7 @@ class RunFolder:
             remove_empty(missing)
             raise RunFolderError(
                 f"the run folder {folder.path} cannot be made",
-                details=str(error),
+                details=plain(error),
                 hint=write_hint(error),
             ) from error
         except RunFolderError:
@@ -465,7 +465,7 @@ def _check_plausible(path: Path, reasons: Iterator[str]) -> None:
 def _unreadable(path: Path, error: Exception) -> RunFolderError:
     return RunFolderError(
         f"{path} cannot be read",
-        details=str(error),
+        details=plain(error),
         hint="restore the file from a copy, or measure again",
     )
 

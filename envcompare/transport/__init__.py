@@ -28,6 +28,7 @@ from envcompare.errors import (
     OutputLimitError,
     StackError,
     UnusableError,
+    plain,
 )
 from envcompare.files import read_chunks
 from envcompare.text import Command, CommandResult, spoken
@@ -396,7 +397,7 @@ def put_tree(
     try:
         result = run(transport, command, stdin=pack, timeout_s=CONTENT_S)
     except OSError as error:
-        raise not_copied(str(source), goal, str(error)) from error
+        raise not_copied(str(source), goal, plain(error, has_file=True)) from error
     if not result.succeeded:
         raise not_copied(str(source), goal, result.tail(1))
 
@@ -578,7 +579,7 @@ class LocalTransport:
         except (OSError, ValueError) as error:
             raise UnusableError(
                 f"cannot start {' '.join(command.argv[:2])[:80]!r} on local",
-                details=str(error),
+                details=plain(error),
                 hint="check the limits of processes and memory here: ulimit -a",
             ) from error
 

@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 from typing_extensions import Self
 
-from envcompare.errors import CommandTimeoutError, TransportError
+from envcompare.errors import CommandTimeoutError, TransportError, plain
 from envcompare.text import Command, spoken
 from envcompare.transport import (
     CONTENT_S,
@@ -158,7 +158,9 @@ def put_file(
             on_progress=on_progress or (lambda _bytes: None),
         ).send()
     except OSError as error:
-        raise not_copied(str(source), f"{transport.name}:{target}", str(error)) from error
+        raise not_copied(
+            str(source), f"{transport.name}:{target}", plain(error, has_file=True)
+        ) from error
 
 
 def get_file(  # noqa: PLR0913 - a copy, what it must be, and its callback
@@ -368,7 +370,9 @@ def _local_errors(transport: Transport, source: str, target: Path) -> Iterator[N
         target.parent.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
-        raise not_copied(f"{transport.name}:{source}", str(target), str(error)) from error
+        raise not_copied(
+            f"{transport.name}:{source}", str(target), plain(error, has_file=True)
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

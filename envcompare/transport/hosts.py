@@ -22,6 +22,7 @@ from envcompare.errors import (
     Interruption,
     TransportError,
     UnusableError,
+    plain,
 )
 from envcompare.files import read_text
 from envcompare.run_folder.records import HostGroup
@@ -497,7 +498,7 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
     except (OSError, UnicodeError) as error:
         raise ConfigError(
             f"the host file {path} cannot be read",
-            details=str(error),
+            details=plain(error),
             hint="check that it is text and that you may read it",
         ) from error
     for number, line in enumerate(text.splitlines(), start=1):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 
-from envcompare.errors import TransportError
+from envcompare.errors import TransportError, plain
 from envcompare.files import UnfitFileError, read_text
 
 Values = Mapping[str, tuple[str, ...]]
@@ -379,7 +379,7 @@ def _read(path: Path) -> Iterator[_KnownHost]:
         text = read_text(path, errors="replace")
     except UnfitFileError as error:
         hint = "write a file of fewer lines, or name another with UserKnownHostsFile"
-        raise TransportError(f"{path} cannot be read", details=str(error), hint=hint) from error
+        raise TransportError(f"{path} cannot be read", details=plain(error), hint=hint) from error
     except OSError:
         return
     for number, line in enumerate(text.split("\n"), start=1):

@@ -26,7 +26,7 @@ from paramiko.common import MSG_CHANNEL_CLOSE  # noqa: TID251 — likewise
 from paramiko.message import Message  # noqa: TID251 — likewise
 from paramiko.pkey import PublicBlob, UnknownKeyType  # noqa: TID251 — likewise
 
-from envcompare.errors import CommandTimeoutError, TransportError
+from envcompare.errors import CommandTimeoutError, TransportError, plain
 from envcompare.files import SETTINGS_BYTES, read_text, read_whole
 from envcompare.text import Command, shell_text
 from envcompare.transport import Transport, reader, writer
@@ -50,6 +50,7 @@ from envcompare.transport.openssh import (
 _UNACKNOWLEDGED_MS = 10_000
 _UNANSWERED_S = 30.0
 _MOST_JUMPS = 8
+_HOST_FILES = {".txt", ".list", ".hosts", ".csv", ".toml", ".yaml", ".yml", ".conf", ".cfg"}
 # sshd may take long to check an account (LDAP, a slow home) or to open a session.
 _AUTH_S = 30.0
 _Channel = paramiko.Channel
@@ -332,7 +333,7 @@ def _read_config(path: Path | None, alias: str) -> Values:
     except _CONFIG_ERRORS as error:
         raise TransportError(
             f"the SSH configuration {source} cannot be read",
-            details=str(error),
+            details=plain(error),
             hint="fix it, or install the OpenSSH client",
         ) from error
     # Of the two ways through another host the first one counts (ssh_config(5)); Paramiko turns
@@ -364,10 +365,12 @@ def _explained(settings: SshSettings, timeout_s: float = _AUTH_S) -> Iterator[No
         yield
     except (socket.gaierror, UnicodeError) as error:
         # A name that IDNA cannot encode raises UnicodeError.
+        name = settings.hostname
+        file = f"; there is no file {name} here" * (Path(name).suffix in _HOST_FILES)
         raise TransportError(
             f"cannot find host '{settings.hostname}'",
-            details=f"neither the SSH configuration nor the name service knows it ({error})",
-            hint="check the spelling, or add the host to ~/.ssh/config",
+            details=f"neither the SSH configuration nor the name service knows it ({plain(error)})",
+            hint=f"check the spelling, or add the host to ~/.ssh/config{file}",
         ) from error
     except ConnectionRefusedError as error:
         raise TransportError(
@@ -382,7 +385,7 @@ def _explained(settings: SshSettings, timeout_s: float = _AUTH_S) -> Iterator[No
             hint="check that the host is up and that no firewall blocks the connection",
         ) from error
     except (paramiko.SSHException, OSError, EOFError) as error:
-        raise _broken(settings, str(error) or type(error).__name__) from error
+        raise _broken(settings, plain(error) or type(error).__name__) from error
 
 
 def _broken(settings: SshSettings, reason: str) -> TransportError:

@@ -22,6 +22,7 @@ from envcompare.errors import (
     WorkloadError,
     exit_code_of,
     phase_of,
+    plain,
 )
 
 
@@ -57,6 +58,32 @@ def test_mistake_ends_in_sentences_and_its_exit_code(
     assert "  try: " in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("plan", "--config", "nowhere.toml"),
+        ("plan", "--workload", "nowhere.py:Net"),
+        ("why", "nowhere.capture", "elsewhere.capture"),
+    ],
+)
+def test_missing_file_is_told_in_words_without_the_number_of_the_error(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    """`[Errno 2]` says nothing to most users, and the first line names the file."""
+    done = envcompare(*arguments, cwd=tmp_path)
+    assert "  why: " in done.stderr
+    assert "Errno" not in done.stderr
+
+
+def test_error_of_the_system_is_given_without_its_number_and_with_its_file_if_asked() -> None:
+    """Any other error says what it says."""
+    error = FileNotFoundError(2, "No such file or directory", "a.toml")
+    assert plain(error) == "No such file or directory"
+    assert plain(error, has_file=True) == "No such file or directory: a.toml"
+    assert plain(OSError(5, "Input/output error"), has_file=True) == "Input/output error"
+    assert (plain(OSError("odd")), plain(ValueError("bad"), has_file=True)) == ("odd", "bad")
 
 
 @pytest.mark.parametrize(

@@ -445,6 +445,13 @@ def test_unknown_name_is_told_as_such(options: SshOptions) -> None:
     error = failure("no-such-host.invalid", options)
     assert error.brief == "cannot find host 'no-such-host.invalid'"
     assert "check the spelling" in error.hint
+    assert "there is no file" not in error.hint
+    assert "Errno" not in error.details
+
+
+def test_unknown_name_that_looks_like_a_file_is_told_as_a_missing_file(options: SshOptions) -> None:
+    """A file of hosts that is not there is taken for a host."""
+    assert "there is no file nohosts.txt here" in failure("nohosts.txt", options).hint
 
 
 @pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
