@@ -20,7 +20,7 @@ MEAN, DEVIATION = 0.1307, 0.3081
 
 
 class Cnn:
-    """Trains the classifier; a step is one batch forward, backward and the optimiser."""
+    """Trains the MNIST classifier; a step is one batch forward, backward and the optimiser."""
 
     PARAMS: ClassVar[dict[str, Any]] = {
         "batch": 64,

@@ -11,7 +11,7 @@ WORD = re.compile(r"[a-z]+|[.,]")
 
 
 class Python:
-    """Splits made texts into words and changes them, in the interpreter alone."""
+    """Splits generated texts into words and changes them, in the interpreter alone."""
 
     BOTTLENECK: ClassVar[str] = "the interpreter"
     PARAMS: ClassVar[dict[str, Any]] = {"batch": 64, "length": 200, "vocabulary": 2000}

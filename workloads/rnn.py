@@ -12,7 +12,7 @@ from torch import nn  # noqa: TID251
 
 
 class Rnn:
-    """Trains the classifier; a step is one batch forward, backward and the optimiser."""
+    """Trains the sentiment classifier; a step is one batch forward, backward and the optimiser."""
 
     PARAMS: ClassVar[dict[str, Any]] = {
         "batch": 64,

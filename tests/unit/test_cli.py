@@ -14,6 +14,7 @@ from commandline import envcompare
 from imports import measured
 
 from envcompare import bundled
+from envcompare.config.workloads import catalogue
 from envcompare.errors import (
     Phase,
     RunFolderError,
@@ -136,6 +137,14 @@ def test_list_names_workloads_parameters_and_environments(tmp_path: Path) -> Non
     shown = envcompare("list", cwd=tmp_path).stdout
     for word in ("cnn", "hidden=40", "singularity"):
         assert word in shown
+
+
+def test_list_describes_no_two_workloads_alike() -> None:
+    """The description is what a newcomer chooses by."""
+    summaries = {name: info.summary for name, info in catalogue().items()}
+    assert len(set(summaries.values())) == len(summaries)
+    assert "MNIST" in summaries["cnn"]
+    assert "sentiment" in summaries["rnn"]
 
 
 def test_a_configuration_that_is_no_file_or_nested_too_deep_is_refused(tmp_path: Path) -> None:
