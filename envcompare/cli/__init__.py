@@ -88,6 +88,7 @@ def main() -> None:
         Display().error(error)
         sys.exit(error.exit_code)
     except click.exceptions.Abort:
+        Display().error(InterruptedRunError("interrupted", hint="run the same command again"))
         sys.exit(InterruptedRunError.exit_code)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)

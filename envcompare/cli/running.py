@@ -7,7 +7,8 @@ import re
 import shlex
 import string
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -262,6 +263,7 @@ def _carry_out(
     folder, (experiment, plan, hosts) = _create(new, display), new
     with locked(folder.path, by="run"):
         job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
+        display.say(f"run {folder.path}: {_size(plan)}")
         for arm in experiment.arms:
             if arm.traits.reference != "line":
                 continue
@@ -280,14 +282,15 @@ def _measured(job: Job, *, is_shown: bool = True) -> tuple[int, RunComparison]:
     from envcompare.errors import handling_signals
     from envcompare.runner import walk
 
-    with handling_signals(job.interruption, job.display.say):
-        exit_code = walk.run(job)
-    # The import must not run at the same time as what is measured.
-    from envcompare.cli.conclusion import conclude, show_summary
+    with _drawing(job.folder):
+        with handling_signals(job.interruption, job.display.say):
+            exit_code = walk.run(job)
+        # The import must not run at the same time as what is measured.
+        from envcompare.cli.conclusion import conclude, show_summary
 
-    comparison, report = conclude(job.folder)
-    if is_shown:
-        show_summary(comparison, report, job.display if job.folder.listener else None)
+        comparison, report = conclude(job.folder)
+        if is_shown:
+            show_summary(comparison, report, job.display if job.folder.listener else None)
     if job.interruption.is_requested:
         raise InterruptedRunError(
             "the run was interrupted",
@@ -295,6 +298,19 @@ def _measured(job: Job, *, is_shown: bool = True) -> tuple[int, RunComparison]:
             hint=f"envcompare run --resume {shlex.quote(str(job.folder.path))}",
         )
     return exit_code, comparison
+
+
+@contextmanager
+def _drawing(folder: RunFolder) -> Iterator[None]:
+    """Say where the samples are if Ctrl-C comes after the measuring, while it is concluded."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise InterruptedRunError(
+            "interrupted while the report was drawn",
+            details=f"the samples are kept in {folder.path}",
+            hint=f"envcompare report {shlex.quote(str(folder.path))}",
+        ) from error
 
 
 @click.command()
@@ -416,8 +432,9 @@ def _proven(
             hint=f"envcompare why {shlex.quote(str(folder.path))} --wait",
         ) from error
     finally:
-        comparison, report = conclude(folder)
-        show_summary(comparison, report)
+        with _drawing(folder):
+            comparison, report = conclude(folder)
+            show_summary(comparison, report)
     return comparison
 
 

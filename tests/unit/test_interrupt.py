@@ -7,6 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+
+import pytest
 
 from envcompare.errors import Interruption, handling_signals
 
@@ -103,3 +106,46 @@ def test_lost_terminal_is_ignored_under_nohup() -> None:
         assert not interruption.is_requested
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+WHY = ("why", "a=true", "b=true", "--budget", "4", "--no-quiet-gate", "--out", "runs")
+
+
+def interrupted_in(function: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command, and press Ctrl-C when it first calls a function."""
+    script = (
+        "import os, signal, sys\n"
+        "import envcompare.cli, envcompare.cli.conclusion as conclusion\n"
+        "def interrupt(*_): os.kill(os.getpid(), signal.SIGINT)\n"
+        f"conclusion.{function} = interrupt\n"
+        f"sys.argv[1:] = {arguments!r}\n"
+        "envcompare.cli.main()\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=cwd
+    )
+
+
+@pytest.mark.parametrize("function", ["compare_run", "show_summary"])
+def test_interrupted_report_says_where_the_samples_are(function: str, tmp_path: Path) -> None:
+    """The run's folder is named as it begins, and again by the command that draws its report."""
+    done = interrupted_in(function, *WHY, cwd=tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert done.returncode == 130
+    begun, *_ = done.stderr.splitlines()
+    assert begun.startswith(f"run runs/{folder.name}: 1 cell with 4 s each")
+    told = done.stderr.splitlines()[-3:]
+    assert told == [
+        "error: interrupted while the report was drawn",
+        f"  why: the samples are kept in runs/{folder.name}",
+        f"  try: envcompare report runs/{folder.name}",
+    ]
+    assert (folder / "samples.jsonl").stat().st_size
+
+
+def test_interrupted_command_says_so(tmp_path: Path) -> None:
+    """No command ends without a word."""
+    (tmp_path / "run.json").write_text("{}")
+    done = interrupted_in("compare_run", "report", str(tmp_path), cwd=tmp_path)
+    assert done.returncode == 130
+    assert "error: interrupted\n" in done.stderr
