@@ -341,7 +341,10 @@ def status(display: Display, /, *, run_folder: Path | None, form: str, **values:
 def _lines(run: RunStatus) -> Iterator[str]:
     from envcompare.report.wording import signed_interval, signed_percent
 
-    headline = "ended" if run.state == "ended" else "interrupted; it can be resumed"
+    headline = "interrupted; it can be resumed"
+    if run.state == "ended":
+        lacking = any(cell.state in {"failed", "timeout", "unreachable"} for cell in run.cells)
+        headline = "ended; `run --resume` measures failed cells again" if lacking else "ended"
     if run.owner is not None:
         headline = f"going on for {run.owner.age}: {run.owner.place}"
     yield f"run {run.run_id}: {headline}"

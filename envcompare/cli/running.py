@@ -30,7 +30,7 @@ from envcompare.cli.options import (
 from envcompare.config.settings import Settings, WorkloadTable
 from envcompare.config.workloads import SHELL
 from envcompare.console import Display, print_event, print_lines
-from envcompare.errors import ConfigError, HostHeldError, InterruptedRunError
+from envcompare.errors import ConfigError, HostHeldError, InterruptedRunError, RunFolderError
 from envcompare.run_folder.records import CAPTURED as CAPTURED_LINE
 from envcompare.text import counted, is_masked, masked, shortened
 
@@ -282,7 +282,7 @@ def _measured(job: Job, *, is_shown: bool = True) -> tuple[int, RunComparison]:
     from envcompare.errors import handling_signals
     from envcompare.runner import walk
 
-    with _drawing(job.folder):
+    with _drawing(job.folder), _with_room(job.folder):
         with handling_signals(job.interruption, job.display.say):
             exit_code = walk.run(job)
         # The import must not run at the same time as what is measured.
@@ -311,6 +311,20 @@ def _drawing(folder: RunFolder) -> Iterator[None]:
             details=f"the samples are kept in {folder.path}",
             hint=f"envcompare report {shlex.quote(str(folder.path))}",
         ) from error
+
+
+@contextmanager
+def _with_room(folder: RunFolder) -> Iterator[None]:
+    """Say of a full disk that the run can be resumed, and not only its report drawn."""
+    from envcompare.run_folder import is_disk_full, resume_hint
+
+    try:
+        yield
+    except RunFolderError as error:
+        if not is_disk_full(error):
+            raise
+        hint = resume_hint(folder.path)
+        raise RunFolderError(error.brief, details=error.details, hint=hint) from error
 
 
 @click.command()

@@ -117,11 +117,26 @@ def write_error(
     return RunFolderError(f"{path} cannot be {what}", details=plain(error), hint=hint)
 
 
+def is_disk_full(error: BaseException | None) -> bool:
+    """Tell whether an error, or what caused it, is a full disk or a used-up quota."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            return True
+        error = error.__cause__
+    return False
+
+
+def resume_hint(folder: Path) -> str:
+    """Return the hint for a run whose disk was full: what it lacks is still measured."""
+    command = f"envcompare run --resume {shlex.quote(str(folder))}"
+    return f"once there is room, continue with `{command}`"
+
+
 def write_hint(error: OSError, *, option: str = "--out") -> str:
     """Return the hint for a failed write; `option` is the one that names the place."""
-    other_place = f"choose another place with {option}; written files are kept"
+    other_place = f"choose another place with {option}"
     if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-        return f"free some disk space, or {other_place}"
+        return f"free some disk space, or {other_place}; written files are kept"
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return f"make the folder writable for this user, or choose another place with {option}"
     if error.errno == errno.ENAMETOOLONG:

@@ -28,11 +28,13 @@ from envcompare.files import (
 from envcompare.run_folder import (
     cell_name,
     distinct_name,
+    is_disk_full,
     is_run_id,
     missing_folders,
     open_private,
     remove_empty,
     replace_file,
+    resume_hint,
     safe_name,
     write_error,
     write_hint,
@@ -387,7 +389,11 @@ class RunFolder:
                 stream = self._files.get(name) or self._open_journal(name)
                 write_whole(stream, line + b"\n")
             except OSError as error:
-                raise write_error(self.path / name, error) from error
+                known = write_error(self.path / name, error)
+                # imports add events, but no samples, and are not resumed
+                if name == "samples.jsonl" and is_disk_full(error):
+                    known.hint = resume_hint(self.path)
+                raise known from error
 
     def _open_journal(self, name: str) -> BinaryIO:
         """Open for appending, after removing a torn line, so that no line merges with it."""
