@@ -441,9 +441,9 @@ def _cell(
         arms=tuple(
             ArmProgress(
                 arm=one.arm,
-                estimate=one.primary.log_ratio if one.primary else None,
-                low=one.primary.low if one.primary else None,
-                high=one.primary.high if one.primary else None,
+                estimate=one.deciding.log_ratio if one.deciding else None,
+                low=one.deciding.low if one.deciding else None,
+                high=one.deciding.high if one.deciding else None,
             )
             for one in comparison.comparisons
             if one.cell == cell.id and one.outcome != "reference"

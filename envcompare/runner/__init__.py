@@ -308,11 +308,13 @@ def _percent(interval: Interval | None) -> str:
     if interval is None or interval.restarts < MIN_RESTARTS:
         return "not yet known"
     change = math.expm1(min(interval.mean, _LARGEST_LOG))
-    text = f"×{1 + change:.3g}" if change >= _FACTOR else f"{change:+.1%}"
+    size = f"{100 * abs(change):.1f}"
+    sign = "" if size == "0.0" else "+" if change > 0 else "−"
+    text = f"×{1 + change:.3g}" if change >= _FACTOR else f"{sign}{size} %"
     # With a half-width above 1, or an infinite one, nothing is known.
     if interval.half_width > 1:
         return text
-    return f"{text} ± {interval.half_width:.1%}"
+    return f"{text} ± {100 * interval.half_width:.1f} %"
 
 
 def _change(difference: FactDifference) -> IdentityChange:

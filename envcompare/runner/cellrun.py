@@ -216,7 +216,7 @@ class CellRun:
             return "failed", _why_failed(roster)
         self._train(context, roster)
         self._profile(context, roster)
-        return "ok", f"stopped by {lockstep.stopped_by}: {live_text(lockstep.intervals())}"
+        return "ok", f"stopped: {lockstep.stopped_by}; {live_text(lockstep.intervals())}"
 
     def close(self) -> None:
         """Note the lost samples of this cell, which has ended."""
@@ -262,7 +262,7 @@ class CellRun:
         if processes.stopped_by == "failure":
             return "failed", _why_failed(roster)
         self._profile(context, roster)
-        return "ok", f"stopped by {processes.stopped_by}: {live_text(processes.intervals())}"
+        return "ok", f"stopped: {processes.stopped_by}; {live_text(processes.intervals())}"
 
     @contextmanager
     def _sampling(self, context: CellContext) -> Iterator[None]:

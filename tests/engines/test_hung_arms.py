@@ -231,4 +231,4 @@ def test_nothing_is_measured_beside_an_arm_that_was_given_up(
     assert code == WorkloadError.exit_code
     (ended,) = [event for event in folder.read_events().events if event.what == "cell-ended"]
     assert ended.state == "ok"
-    assert ended.text.startswith("stopped by ")
+    assert ended.text.startswith("stopped: ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import signal
 from pathlib import Path
@@ -13,6 +14,12 @@ import pytest
 from commandline import envcompare
 from runs import run_folder, running, unfinish
 from schemas import schema_text
+
+from envcompare.analysis.compare import compare_run
+from envcompare.report.wording.verdicts import estimate_text
+from envcompare.run_folder.results import RunFolder
+from envcompare.runner import live_text
+from envcompare.stats.intervals import Interval
 
 WORDS = (
     "--envs", "vm@host,b=vm@host", "--no-quiet-gate", "--profile", "none",
@@ -74,7 +81,7 @@ def test_status_of_a_run_that_has_ended(ended: Path) -> None:
     assert (cell["state"], cell["budget_left_s"], cell["is_program"]) == ("ok", None, True)
     assert cell["restarts"] > 1
     text = envcompare("status", str(folder), cwd=ended).stdout
-    assert text.startswith(f"run {folder.name}: ended\n  local/sleep/default: ok, stopped by ")
+    assert text.startswith(f"run {folder.name}: ended\n  local/sleep/default: ok, stopped: ")
     assert f", {cell['restarts']} processes\n" in text
 
 
@@ -91,6 +98,40 @@ def test_status_of_a_run_that_was_cut_off(ended: Path, tmp_path: Path) -> None:
     said = asked(folder)
     assert (said["state"], said["cells"][0]["state"]) == ("interrupted", "interrupted")
     assert not (folder / ".lock").exists()
+
+
+def test_status_has_the_numbers_of_the_report(tmp_path: Path) -> None:
+    """They are those of the verdict, not of the typical step where the mean decides."""
+    folder = tmp_path / "run"
+    shutil.copytree(Path(__file__).parents[1] / "data" / "runs" / "1x1x1", folder)
+    told = envcompare("status", str(folder), cwd=tmp_path).stdout
+    (docker,) = (one for one in compare_run(RunFolder.open(folder)).compared if one.arm == "docker")
+    assert docker.deciding
+    assert docker.primary
+    assert estimate_text(docker.deciding) != estimate_text(docker.primary)
+    assert f"    docker: {estimate_text(docker.deciding)}\n" in told
+
+
+@pytest.mark.parametrize(
+    ("change", "half_width", "said"),
+    [
+        (-0.001, 0.041, "−0.1 % ± 4.1 %"),
+        (0.5, 0.052, "+50.0 % ± 5.2 %"),
+        (-0.0002, 0.001, "0.0 % ± 0.1 %"),
+        (30.0, 2.0, "×31"),
+    ],
+)
+def test_progress_is_written_as_in_the_report(change: float, half_width: float, said: str) -> None:
+    """A minus sign and a space before the percent sign."""
+    interval = Interval(
+        mean=math.log1p(change),
+        half_width=half_width,
+        unit="restart",
+        restarts=9,
+        generations=9,
+        level=0.95,
+    )
+    assert live_text({"b": interval, "c": None}) == f"b {said}, c not yet known"
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"run_id": 1}'])
