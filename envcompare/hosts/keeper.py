@@ -57,6 +57,18 @@ _LINE: Final = re.compile(
     r"(?P<client_pid>[0-9]+)"
 )
 _FILE = "file=${ENVCOMPARE_LOCK_FOLDER:-/tmp}/envcompare-measuring.lock"
+# What may lock what is open as 9, and the exit code by which each says that it is held.
+_LOCKING = r"""if command -v flock >/dev/null 2>&1; then held=1; flock -n "$how" 9 9<&9
+elif command -v python3 >/dev/null 2>&1; then held=75; python3 -c '
+import fcntl, sys
+kind = fcntl.LOCK_SH if sys.argv[1] == "-s" else fcntl.LOCK_EX
+try:
+    fcntl.flock(9, kind | fcntl.LOCK_NB)
+except BlockingIOError:
+    sys.exit(75)
+except OSError:
+    sys.exit(2)
+' "$how" 9<&9"""
 # Another user may have created anything there: no link is followed and nothing is opened for
 # writing, which fs.protected_regular refuses for files of others. O_EXCL (set -C) follows no link.
 # A shell may close descriptors above 2 for its children, unless they are named.
@@ -72,16 +84,8 @@ no() {{ printf 'no\t%s\n' "$1"; exit 0; }}
 [ -f "$file" ] || no "$file is not a regular file"
 [ -r "$file" ] || no "$file cannot be read by this login"
 exec 9<"$file" || exit
-if command -v flock >/dev/null 2>&1; then held=1; flock -n 9 9<&9
-elif command -v python3 >/dev/null 2>&1; then held=75; python3 -c '
-import fcntl, sys
-try:
-    fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
-except BlockingIOError:
-    sys.exit(75)
-except OSError:
-    sys.exit(2)
-' 9<&9
+how=-x
+{_LOCKING}
 else no "it has neither flock nor python3"; fi
 case $? in
   0) ;;
@@ -107,6 +111,15 @@ for line in $(grep -lszx 'envcompare-host-loc[k]' /proc/[0-9]*/cmdline); do
   printf '%s %s %s\n' "$pid" "$(stat -c %U "/proc/$pid")" "${{said#* }}"
 done 2>/dev/null
 exit 0
+"""
+# Shared, and only for a moment: a client that comes then tries again.
+_IS_HELD = rf"""
+{_FILE}
+[ -f "$file" ] && [ ! -L "$file" ] && [ -r "$file" ] && exec 9<"$file" || exit 0
+how=-s
+{_LOCKING}
+else exit 0; fi 2>/dev/null
+[ "$?" != "$held" ] || printf '%s\n' "$file"
 """
 _IS_LOST = rf"""
 {_FILE}
@@ -358,6 +371,15 @@ def held(
 def holder_of(transport: Transport) -> Holder | None:
     """Return the holder of a host, if this login can see it."""
     return _holder(transport)[0]
+
+
+def unknown_holder(transport: Transport) -> str:
+    """Return what is known of a holder that names itself to nobody; empty if none holds the host.
+
+    It is another program, or hidden from this login.
+    """
+    file = shell(transport, _IS_HELD).stdout.strip()
+    return _who(None, file) if file else ""
 
 
 def end(transport: Transport, holder: Holder) -> None:

@@ -232,14 +232,20 @@ def _clean_run(run_id: str, task: _HostTask, session: HostSession) -> None:
 
 def _tell_holder(task: _HostTask, session: HostSession) -> None:
     holder = keeper.holder_of(session.transport)
+    who = holder.sentence if holder else keeper.unknown_holder(session.transport)
     free = "free, as far as this login can see: no run and no `envcompare clean` holds it"
-    task.tell(f"in use: {holder.sentence}" if holder else free)
+    task.tell(f"in use: {who}" if who else free)
 
 
 def _unlock(task: _HostTask, session: HostSession) -> None:
     holder = keeper.holder_of(session.transport)
     if holder is None:
-        task.tell("nothing that this login can see holds the host")
+        who = keeper.unknown_holder(session.transport)
+        task.tell(
+            f"not freed: {who}; `sudo fuser -v` with that path there names the process"
+            if who
+            else "nothing that this login can see holds the host"
+        )
         return
     keeper.end(session.transport, holder)
     task.tell(f"ended process {holder.pid} there, the lock of the host: {holder.sentence}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -234,8 +235,10 @@ def test_a_host_without_flock_uses_its_python_or_says_so(
         if programs:
             with pytest.raises(UnusableError, match="in use by another run"):
                 taken(run_id="third")
+            assert "another program, or a process" in keeper.unknown_holder(LOCAL)
     finally:
         lock.release()
+    assert not keeper.unknown_holder(LOCAL)
 
 
 def test_a_python_that_fails_does_not_count_as_another_run(
@@ -275,6 +278,18 @@ def test_two_runs_at_once_on_this_machine(tmp_path: Path, monkeypatch: pytest.Mo
         assert (claim.run_id, claim.state) == (folder.name, "dead")
     told = envcompare("status", cwd=tmp_path)
     assert told.stdout.startswith("local: free, as far as this login can see")
+
+
+def test_a_lock_of_another_program_is_told(place: Path, tmp_path: Path) -> None:
+    """A run is refused then, so the host is not free; it is once the program has ended."""
+    with (place / NAME).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        told = envcompare("status", cwd=tmp_path).stdout
+        assert told.startswith("local: in use: another program, or a process that this login")
+        assert told.endswith(f" has locked {place / NAME}\n")
+        told = envcompare("clean", "--break-lock", cwd=tmp_path).stdout
+        assert told.startswith("local: not freed: another program, or a process that this login")
+    assert envcompare("status", cwd=tmp_path).stdout.startswith("local: free, as far")
 
 
 def test_a_client_that_is_refused_leaves_what_the_run_has(
