@@ -128,9 +128,10 @@ def run(
     if resume is not None:
         if any(value not in (None, ()) for name, value in values.items() if name not in _AGAIN):
             raise ConfigError(
-                "--resume takes all options except --allow-mismatch, --wait and --retry-failed "
-                "from the run it continues",
-                hint="leave the other options out, or start a new run",
+                "with --resume, only --allow-mismatch, --wait, --retry-failed and --events can be "
+                "given",
+                details="the others are those of the run that is continued",
+                hint="leave them out, or start a new run",
             )
         folder, new = RunFolder.open(resume), None
     else:

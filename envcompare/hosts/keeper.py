@@ -632,7 +632,7 @@ def remove(
     if not failed:
         folder = f"{claim.run_id}/{claim.host}".rstrip("/")
         done = shell(transport, _REMOVE, cache, folder, timeout_s=FOLDER_S)
-        removed += ["its folder"] * done.succeeded
+        removed += ["its folder in the host's cache"] * done.succeeded
         if not done.succeeded and done.exit_code != _NOT_THERE:
             failed.append(f"{cache}/runs/{claim.run_id} cannot be removed: {done.tail(1)}")
     text = f"removed what was left of the run {claim.run_id}: {', '.join(removed)}"

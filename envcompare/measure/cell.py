@@ -652,7 +652,7 @@ class QuietGate:
             )
         if seen is not None:
             self._is_open = True
-            text = f"the machine stayed busy for the {self.waited_s:.0f} s that were waited"
+            text = f"the machine was still busy after waiting {self.waited_s:.0f} s"
             remedy = "measure at a quieter time, or raise --quiet-pressure and --quiet-load"
             self._caution(f"{text} ({_reading_text(worst)}): {remedy}")
 

@@ -107,7 +107,7 @@ def test_run_of_a_killed_client_goes_with_its_processes(
     assert found.failed == ()
     (told,) = found.removed
     assert told.startswith(f"removed what was left of the run {RUN}: vm (")
-    assert told.endswith("its folder")
+    assert told.endswith(", its folder in the host's cache")
     assert (marked(RUN), list(tmp_path.glob("runs/*"))) == ([], [])
 
 

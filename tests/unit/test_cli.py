@@ -45,7 +45,7 @@ from envcompare.errors import (
         (("plan", "--hosts", "a:x:b"), 2, "a:x:b"),
         (("report", "nowhere"), 5, "nowhere"),
         (("run", "--resume", "nowhere"), 5, "nowhere"),
-        (("run", "--resume", "nowhere", "--envs", "vm"), 2, "--resume"),
+        (("run", "--resume", "nowhere", "--envs", "vm"), 2, "with --resume, only --allow-mismatch"),
     ],
 )
 def test_mistake_ends_in_sentences_and_its_exit_code(

@@ -214,7 +214,7 @@ def test_no_gate_passes_a_run_that_is_not_complete(tmp_path: Path, compare: Call
     for runs in ((torn,), (torn, whole), (whole, torn)):
         said = compare(*runs, "--fail-on", "slower:2%")
         assert said.code == 3
-        assert "no gate passes b: it is not complete" in said.words
+        assert "b is incomplete, so no gate can pass" in said.words
         assert "gate slower:2%: not hit, 1 comparison judged" in said.words
     assert "This run is not complete" in compare(torn).words
     slower = run_folder(tmp_path, one_cell("c", 1.1, ended=False))

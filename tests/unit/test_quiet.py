@@ -237,7 +237,7 @@ def test_wait_ends_after_a_fifth_of_the_budget(gate: Gate) -> None:
     tried.wait()
     assert tried.waited_s >= 0.2
     caution = events(made, "caution")[0].text
-    assert "the machine stayed busy" in caution
+    assert "the machine was still busy after waiting" in caution
     assert "raise --quiet-pressure" in caution
     asked = host.asked
     tried.wait()
@@ -262,7 +262,7 @@ def test_resumed_gate_waits_no_longer_than_what_is_left(gate: Gate) -> None:
     resumed = QuietGate(replace(made, waited_s=120.0))
     resumed.wait()
     assert host.asked == 2
-    assert "stayed busy for the 120 s that were waited" in events(made, "caution")[0].text
+    assert "the machine was still busy after waiting 120 s (" in events(made, "caution")[0].text
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_wait_is_said_in_the_method_of_a_real_cell(tmp_path: Path) -> None:
     told = dict(method_rules(found.comparison))["Watched"]
     assert "for a quiet machine (cnn)" in told
     cautions = " ".join(item.text for item in summary_cards(found.comparison).cautions.items)
-    assert "stayed busy" not in cautions
+    assert "still busy" not in cautions
 
 
 @pytest.mark.parametrize("question", [cell._GLANCE, cell._LOOK])

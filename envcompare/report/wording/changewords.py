@@ -149,7 +149,7 @@ def gate_blocks(
                     blocks.append(Items(items=(finding.sentence,), style="note"))
         blocks.append(Items(items=(result.sentence,), style="note"))
     texts = (
-        f"no gate passes {run.run_id}: it is not complete; `envcompare run --resume` "
+        f"{run.run_id} is incomplete, so no gate can pass; `envcompare run --resume` "
         "continues an interrupted run; lost samples need a copy of the file"
         for run in runs
         if not (run.course if isinstance(run, RunComparison) else run).is_complete
