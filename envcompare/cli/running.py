@@ -450,7 +450,19 @@ def _proven(
         with _drawing(folder):
             comparison, report = conclude(folder)
             show_summary(comparison, report)
+    if proof is None:
+        display.say(_why_no_proof(comparison))
     return comparison
+
+
+def _why_no_proof(comparison: RunComparison) -> str:
+    """Return why no cause was looked for, and what to try."""
+    outcomes = {one.outcome for one in comparison.compared}
+    if "inconclusive" in outcomes:
+        return "no proof: the difference is not decided; try a longer --budget"
+    if "equivalent" in outcomes:
+        return "no proof: the lines count as equal; try a smaller --margin"
+    return "no proof: nothing could be compared"
 
 
 @click.command()

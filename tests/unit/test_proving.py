@@ -12,8 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from measuredruns import Made, one_cell, run_folder
 
-from envcompare.cli import proving
+from envcompare.cli import proving, running
+from envcompare.console import Display
 from envcompare.environments.line import engine_call
 from envcompare.errors import HostHeldError, UnusableError
 from envcompare.proof import Measured, Search
@@ -38,6 +40,7 @@ from envcompare.proof.packages import package_changes
 from envcompare.proof.siffiles import SifFiles
 from envcompare.report.wording.proofwords import proof_texts
 from envcompare.run_folder.records import FactDifference, FingerprintValue, Proof, Trial
+from envcompare.run_folder.results import RunFolder
 from envcompare.stats import excess_of_share, share_closed
 
 HOLDS = """import fcntl, os, sys, time
@@ -881,3 +884,20 @@ def test_container_gets_the_software_of_this_machine(tmp_path: Path) -> None:
     assert other.edit.variables == (("PATH", f"/x/bin:{search_path.replace(':relative', '')}"),)
     assert own_software("docker run app x", "docker run app:2 x", **given) == []
     assert own_software("docker run app x", "python3 x", **given) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (one_cell("a", 1.02, noise=0.2), "the difference is not decided; try a longer --budget"),
+        (one_cell("a", 1.0), "the lines count as equal; try a smaller --margin"),
+    ],
+)
+def test_why_nothing_is_proven_is_said(
+    made: Made, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only a decided difference has a cause, which the user has asked for."""
+    folder = RunFolder.open(run_folder(tmp_path, made))
+    running._proven(folder, Display(), budget_s=1.0)
+    said = capsys.readouterr().err.splitlines()
+    assert [said[0], said[-1]] == ["looking for the cause", f"no proof: {why}"]
