@@ -116,6 +116,7 @@ def interrupted_in(function: str, *arguments: str, cwd: Path) -> subprocess.Comp
     script = (
         "import os, signal, sys\n"
         "import envcompare.cli, envcompare.cli.conclusion as conclusion\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in the background
         "def interrupt(*_): os.kill(os.getpid(), signal.SIGINT)\n"
         f"conclusion.{function} = interrupt\n"
         f"sys.argv[1:] = {arguments!r}\n"
