@@ -245,7 +245,7 @@ def test_line_is_compared_with_a_capture(tmp_path: Path) -> None:
     """Of this machine at another time, with more to do and another variable."""
     words = ("capture", "-o", "slow.capture", "--budget", "20", "--no-quiet-gate", "--out", "first")
     count = "python3 -c 'print(sum(i * i for i in range({})))'"
-    line = f"OMP_NUM_THREADS=7 {count.format(2_000_000)}"
+    line = f"OMP_NUM_THREADS=7 {count.format(5_000_000)}"  # far more, for a busy machine
     argv = (sys.executable, "-m", "envcompare", *words, line)
     subprocess.run(argv, cwd=tmp_path, check=True)
     done = why(tmp_path, "--budget", "30", count.format(1_000_000), "slow.capture")
