@@ -9,7 +9,6 @@ import string
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -420,13 +419,15 @@ def _proven(
     from envcompare.cli.proving import prove
     from envcompare.run_folder.results import PROOF
 
-    # Between the runs of one search another client may take the host, and is waited for.
-    default_waits_s = chain([None] if again is not None else [], repeat(_TRIAL_WAIT_S))
+    has_just_run = again is None
 
     def carry_out(settings: Settings) -> tuple[RunComparison, RunFolder]:
+        nonlocal has_just_run
         given = replace(settings, **(again or {}))
-        wait_s = next(default_waits_s)
-        given = replace(given, wait=wait_s) if given.wait is None else given
+        if has_just_run:
+            # Between the runs of one search another client may take the host.
+            given = replace(given, wait=max(given.wait or 0.0, _TRIAL_WAIT_S))
+        has_just_run = True
         return _carry_out(given, display, is_shown=False)[1:]
 
     display.say("looking for the cause")

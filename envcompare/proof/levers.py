@@ -242,7 +242,8 @@ def _fix_of_plain_line(line: str, edit: Edit) -> str:
     old = " ".join(text for name, text in settings.items() if name in names)
     if not old:
         return "; ".join((*edit.commands, *_exports(edit)))
-    new = " ".join(f"{name}={shlex.quote(value)}" for name, value in names.items() if value)
+    given = ((name, value) for name, value in names.items() if value is not None)
+    new = " ".join(f"{name}={shlex.quote(value)}" for name, value in given)
     return f"replace {old} by {new}" if new else f"leave {old} out"
 
 
@@ -316,13 +317,19 @@ def variable_changes(fast: str, slow: str) -> list[Change]:
     for name in names:
         before, after = given.get(name, ""), wanted.get(name, "")
         value = shlex.split(after)[0].partition("=")[2] if after else None
-        what, fix = f"{before} → {after}", f"replace {before} by {after}"
-        if not (before and after):
-            what = f"{after} is added" if after else f"{before} is removed"
-            fix = f"add {after}" if after else f"leave {before} out"
+        what, fix = _what_and_fix(before, after)
         edit = Edit(variables=((name, value),))
         changed.append(Change(key="words", what=what, edit=edit, fix=fix))
     return changed
+
+
+def _what_and_fix(before: str, after: str) -> tuple[str, str]:
+    """Return what a change does to words of a line, and how to do the same; empty: no words."""
+    if not before:
+        return f"{after} is added", f"add {after}"
+    if not after:
+        return f"{before} is removed", f"leave {before} out"
+    return f"{before} → {after}", f"replace {before} by {after}"
 
 
 def sif_of(line: str) -> tuple[str, tuple[int, int]] | None:
@@ -461,10 +468,7 @@ def word_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
         edit = Edit(words=((begin, end, text),))
         option = old[a - 1] if a and old[a - 1].startswith("-") and all(parts) else ""
         before, after = (f"{option} {part}".strip() for part in parts)
-        what = f"{before} → {after}" if all(parts) else f"{parts[0]} is removed"
-        fix = f"replace {before} by {after}" if all(parts) else f"leave {parts[0]} out"
-        if not parts[0]:
-            what, fix = f"{parts[1]} is added", f"add {parts[1]}"
+        what, fix = _what_and_fix(before, after)
         changed.append(Change(key="words", what=what, edit=edit, fix=fix))
     return [change for change in changed if edited(slow, change.edit, manual=manual) != fast]
 

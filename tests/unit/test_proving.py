@@ -10,11 +10,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from measuredruns import Made, one_cell, run_folder
 
-from envcompare.cli import proving, running
+from envcompare.cli import conclusion, proving, running
+from envcompare.config.settings import Settings
 from envcompare.console import Display
 from envcompare.environments.line import engine_call
 from envcompare.errors import HostHeldError, UnusableError
@@ -574,6 +577,35 @@ def test_fix_of_a_variable_that_the_line_sets_is_in_the_line() -> None:
     )
     assert change.mend("OMP_NUM_THREADS=1 python t.py", manual="") == "leave OMP_NUM_THREADS=1 out"
     assert change.mend("python t.py", manual="") == "unset OMP_NUM_THREADS"
+    empty = Change(key="words", what="", edit=Edit(variables=(("A", ""),)), want=None)
+    assert empty.mend("A=2 python t.py", manual="") == "replace A=2 by A=''"
+
+
+@pytest.mark.parametrize(("again", "expected"), [(None, [600.0, 600.0]), ({}, [0.0, 600.0])])
+def test_host_is_waited_for_between_the_runs_of_one_search(
+    monkeypatch: pytest.MonkeyPatch, again: dict[str, Any] | None, expected: list[float]
+) -> None:
+    """The first trial of a run that ended long ago waits no longer than that run did."""
+    waits: list[float | None] = []
+
+    def carried_out(settings: Settings, *_: object, **__: object) -> tuple[int, None, None]:
+        waits.append(settings.wait)
+        return 0, None, None
+
+    def proved(
+        _folder: object, carry_out: Callable[[Settings], object], *_: object, **__: object
+    ) -> None:
+        for _ in expected:
+            carry_out(Settings(wait=0.0))
+
+    monkeypatch.setattr(running, "_carry_out", carried_out)
+    monkeypatch.setattr(proving, "prove", proved)
+    concluded = SimpleNamespace(compared=())
+    monkeypatch.setattr(conclusion, "conclude", lambda _folder: (concluded, None))
+    monkeypatch.setattr(conclusion, "show_summary", lambda *_: None)
+    folder, display = (SimpleNamespace(path=Path("run")), SimpleNamespace(say=lambda _: None))
+    running._proven(folder, display, budget_s=60.0, again=again)  # type: ignore[arg-type]
+    assert waits == expected
 
 
 def test_sifs_of_two_lines_are_a_change() -> None:
