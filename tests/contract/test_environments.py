@@ -71,22 +71,25 @@ print("ready", flush=True)
 for line in sys.stdin:
     print(line.strip().upper(), flush=True)
 """
-# Hangs and computes, alone or in a child that has a session of its own.
-HUNG = """
+# Hangs: computes, or waits beside a child that has a session of its own. Seven that compute, in
+# gVisor, keep sshd on a host with two cores from replying for half a minute.
+WAITS = "import threading; threading.Event().wait()"
+HUNG = f"""
 import os, signal, subprocess, sys
 kind, words = sys.argv[1:]
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-spin = [sys.executable, "-c", "while True: pass", words]
+child = [sys.executable, "-c", {WAITS!r}, words]
 if kind == "child":
-    subprocess.Popen(spin, start_new_session=True)
+    subprocess.Popen(child, start_new_session=True)
 elif kind == "bare":
-    subprocess.Popen(spin, start_new_session=True, env={})
+    subprocess.Popen(child, start_new_session=True, env={{}})
 elif kind == "orphan" and os.fork() == 0:
-    subprocess.Popen(spin, start_new_session=True)
+    subprocess.Popen(child, start_new_session=True)
     os._exit(0)
 print("ready", flush=True)
-while True:
+while kind == "spins":
     pass
+{WAITS}
 """
 HANGS = {"spins": 1, "child": 2, "bare": 2, "orphan": 2}  # with so many processes
 
@@ -412,7 +415,7 @@ def test_a_command_that_is_given_up_does_not_go_on_inside(place: Place) -> None:
     """What makes data or proves a stack hangs as a worker does."""
     words = f"hung-{uuid.uuid4().hex}"
     command = Command(argv=("python3", "-c", HUNG, "child", words))
-    child = f"-c while True: pass {words}"
+    child = f"-c {WAITS} {words}"
     limits_s = iter((3, 10, 30, 90))  # until one lets it start: a slow machine takes its time
     was_inside = False
     while not was_inside:
