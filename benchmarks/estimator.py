@@ -52,13 +52,13 @@ STEP_NS = 2e6
 NOISE = {  # standard deviations of logarithms: of a restart and a block; bursts of some blocks
     "restart": 0.004, "block": 0.03, "step": 0.02, "bursts": 0.03, "burst": 0.3,
 }  # fmt: skip
-WAITING, WAIT = 0.05, 0.2  # share of the blocks that neighbors take the CPU of, and for how long
+WAITING, WAIT = 0.05, 0.2  # share of the blocks that neighbours take the CPU of, and for how long
 
 _INTRO = """# Headline and verdict
 
 `python benchmarks/estimator.py` draws cells of four arms, block by block, and judges them with the
 product's own analysis: {repeats} cells of each scenario, at a margin of 5 %, for four comparisons,
-6 restarts of 40 rounds where the name says nothing else. Rounds, restarts and neighbors make the
+6 restarts of 40 rounds where the name says nothing else. Rounds, restarts and neighbours make the
 noise of the kept runs on a CPU. Truth is how much more time a user waits for on average, in
 percent. Printed is the median of the figures that verdicts rest on, with their median half-width.
 Covers is in how many cells the interval holds the truth.
@@ -160,7 +160,7 @@ def _sidecar(steps: Steps, _restart: int, generator: np.random.Generator) -> Non
 
 
 def _crowd(steps: Steps, _restart: int, generator: np.random.Generator) -> None:
-    """Let neighbors have two thirds of the CPU, more or less."""
+    """Let neighbours have two thirds of the CPU, more or less."""
     steps.wait += 2 * steps.cpu.sum(axis=1) * generator.gamma(9, 1 / 9, len(steps.wait))
 
 
@@ -222,7 +222,7 @@ SCENARIOS = (
     Scenario(name="a helper takes 12 % of the CPU", truth=1.12, change=_helper),
     Scenario(name="a sidecar preempts, 12 %", truth=1.12, change=_sidecar),
     Scenario(
-        name="12 % slower, neighbors take 2/3 of the CPU",
+        name="12 % slower, neighbours take 2/3 of the CPU",
         truth=1.12,
         change=_slower(0.12),
         everywhere=_crowd,

@@ -441,7 +441,7 @@ def _page(found: list[Found], measured: list[Conditions], *, budget_s: float, ea
         "|---|---:|---:|---:|",
         *_by_load(found),
         "",
-        "A load says how many tasks wait for a CPU, and not what neighbors on the machine do to "
+        "A load says how many tasks wait for a CPU, and not what neighbours on the machine do to "
         f"caches and clocks. By {TOGETHER} runs in order of time:",
         "",
         "| runs | load | half-width, cnn | rnn |",

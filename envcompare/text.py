@@ -81,7 +81,7 @@ def _masked_word(word: str, *, before: str) -> str:
 class LineMask:
     """Masks a stream of bytes line by line; binary data stays as it is.
 
-    Cuts a line that is too long to buffer, because a secret in it could not be recognized.
+    Cuts a line that is too long to buffer, because a secret in it could not be recognised.
     """
 
     def __init__(self) -> None:

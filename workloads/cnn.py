@@ -20,7 +20,7 @@ MEAN, DEVIATION = 0.1307, 0.3081
 
 
 class Cnn:
-    """Trains the MNIST classifier; a step is one batch forward, backward and the optimiser."""
+    """Trains the MNIST classifier; a step is one batch forward, backward and the optimizer."""
 
     PARAMS: ClassVar[dict[str, Any]] = {
         "batch": 64,
@@ -73,7 +73,7 @@ class Cnn:
         self.steps_per_epoch = self._batches.per_epoch
 
     def setup(self, seed: int, device: str) -> None:
-        """Build the model and the optimiser from the seed."""
+        """Build the model and the optimizer from the seed."""
         torch.manual_seed(seed)
         self._device = device
         self._model = self._build().to(device)

@@ -12,7 +12,7 @@ from torch import nn  # noqa: TID251
 
 
 class Rnn:
-    """Trains the sentiment classifier; a step is one batch forward, backward and the optimiser."""
+    """Trains the sentiment classifier; a step is one batch forward, backward and the optimizer."""
 
     PARAMS: ClassVar[dict[str, Any]] = {
         "batch": 64,
@@ -58,7 +58,7 @@ class Rnn:
         self.steps_per_epoch = self._batches.per_epoch
 
     def setup(self, seed: int, device: str) -> None:
-        """Build the model and the optimiser from the seed."""
+        """Build the model and the optimizer from the seed."""
         torch.manual_seed(seed)
         params = self.params
         self._device = device

@@ -354,7 +354,7 @@ def _data_error(name: str, ready: ReadyArm, result: CommandResult) -> WorkloadEr
 class HostTeam:
     """The host of the first rank, its address for the other hosts, and those hosts.
 
-    Each has a file with a secret of the run, by which the ranks recognize each other. It is sent
+    Each has a file with a secret of the run, by which the ranks recognise each other. It is sent
     over the transport, since every user of a host can read a command line.
     """
 

@@ -526,7 +526,7 @@ class Generation:
     def _run_round(self, number: int) -> None:
         cpu = OWN_CPU if self._holds else None
         design, hellos = self.context.design, self.workers.roster.hellos
-        # CPUs differ in the interrupts that they serve and in their neighbors, so the arms of a
+        # CPUs differ in the interrupts that they serve and in their neighbours, so the arms of a
         # round run on the same one where that changes nothing else (docs/measurement.md).
         can_hold = design.same_cpu and design.threads == 1
         can_hold = can_hold and have_like_cpus(hellos[arm] for arm in self.workers.arms)

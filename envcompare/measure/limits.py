@@ -580,7 +580,7 @@ class HeldWaits:
     def harm(self) -> bool:
         """Tell whether something of an arm, or of the reference, needs the CPU of its worker.
 
-        Neighbors of the host make an arm wait longer as often as the reference.
+        Neighbours of the host make an arm wait longer as often as the reference.
         """
         pairs = [(count, self._shorter[arm]) for arm, count in self._longer.items()]
         return any(

@@ -19,7 +19,7 @@ against three or six with the same τ, and 24 to 50 % if its group varies by 5 %
 0.5 % or not at all.
 
 The knee is the smallest batch that is proven to be nearly as fast as the fastest. A restart runs
-every batch in the same launch. Batches are the treatments and restarts the blocks of a randomized
+every batch in the same launch. Batches are the treatments and restarts the blocks of a randomised
 block design (Montgomery, Design and Analysis of Experiments, chapter 4): log throughput = batch +
 restart + rest. It is solved by least squares, since cells that end early leave incomplete blocks.
 The effect of a restart on all batches cancels. The intervals of the ratios of all pairs of batches

@@ -298,7 +298,7 @@ def quotas(lab: Lab) -> Iterator[None]:
 def test_part_of_a_cpu_ends_slower(small: Small, built: str) -> None:
     """An arm computes in its turn only, and meets its quota all the same.
 
-    Where neighbors take the CPUs themselves a quota is met less often: that it costs time shows.
+    Where neighbours take the CPUs themselves a quota is met less often: that it costs time shows.
     """
     out = small.root / "quotas"
     envs = f"docker,half=docker:{built},quarter=docker:{built}"

@@ -82,7 +82,7 @@ def test_waiting_of_its_own_is_part_of_the_headline_and_said() -> None:
     assert "more waiting for a CPU than the reference has" in remarks(one)
 
 
-def test_waiting_that_neighbors_cause_is_not_counted() -> None:
+def test_waiting_that_neighbours_cause_is_not_counted() -> None:
     """It falls on all arms alike."""
     one = found("nothing")
     assert one.own_waiting is not None

@@ -230,7 +230,7 @@ def test_workers_mark_rounds_that_show_a_slower_operator(
         assert rounds == set(range(len(rounds)))
     assert {one.arm for one in marked} == set(ARMS)
     phases = {arm.arm: arm for arm in found.comparison.views.phases[0].arms}
-    # 20 times the elements: a ratio that no neighbor takes away, be there one round or many
+    # 20 times the elements: a ratio that no neighbour takes away, be there one round or many
     slower = part(phases["docker"], "operator", "aten::erf").log_ratio
     assert slower - part(phases["docker"], "operator", "aten::addmm").log_ratio > 1
 

@@ -71,7 +71,7 @@ def test_ratio_in_turns_is_compared_with_that_in_a_loop(
 def test_difference_has_to_exceed_what_the_scatter_allows(
     slower_ms: float, scatter: float, count: int, expected_s: float | None
 ) -> None:
-    """Neighbors of a busy host must not lengthen turns; where it is unclear, more rounds count."""
+    """Neighbours of a busy host must not lengthen turns; where it is unclear, more rounds count."""
     loop = loop_of({"vm": (2, 2, 2), "docker": (2, 2, 2)})
     rounds = rounds_of(
         {"vm": 2.0, "docker": 2.0 + slower_ms}, scatter=scatter / 2**0.5, count=count

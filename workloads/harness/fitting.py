@@ -24,7 +24,7 @@ _NO_MEMORY = re.compile(
 _KIB = r":\s+([0-9]+) kB"
 FITS, TOO_MUCH, BROKEN = 0, 3, 4  # how a try ends
 SHARE = 1 / 32  # precision of the result, as a share of the batch: large tries take long
-STEPS = 2  # in a try: an optimiser allocates its state in the first step
+STEPS = 2  # in a try: an optimizer allocates its state in the first step
 
 
 def largest(fits: Callable[[int], bool], low: int, most: int, *, share: float = 0.0) -> int:

@@ -164,9 +164,9 @@ def seed_everything(seed: int) -> None:
 
 
 def import_what_optimizers_need() -> None:
-    """Make one optimiser step on one number, on one thread.
+    """Make one optimizer step on one number, on one thread.
 
-    The first optimiser of a process imports torch._dynamo (1 to 2 s); done before the fork, it is
+    The first optimizer of a process imports torch._dynamo (1 to 2 s); done before the fork, it is
     paid once and not in each generation.
     """
     torch = loaded_torch()
@@ -178,7 +178,7 @@ def import_what_optimizers_need() -> None:
 
 
 def make_optimizer(name: str, parameters: Iterable[Any], *, lr: float) -> Any:  # noqa: ANN401
-    """Return the optimiser of a name in OPTIMIZERS."""
+    """Return the optimizer of a name in OPTIMIZERS."""
     torch = sys.modules["torch"]
     return getattr(torch.optim, OPTIMIZERS[name])(parameters, lr=lr)
 

@@ -13,12 +13,12 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Trained:
-    """Trains a model; a step is one batch forward, backward and the optimiser.
+    """Trains a model; a step is one batch forward, backward and the optimizer.
 
     A workload gives `model` and `data`, and declares further parameters and ranges. The precision
     `tf32` rounds the factors of matrix products, on GPUs only; `bf16` and `fp16` are automatic
     mixed precision, the latter with scaled gradients. With `compile` the first step compiles the
-    model by `torch.compile`, but not the loss and the optimiser.
+    model by `torch.compile`, but not the loss and the optimizer.
     """
 
     PARAMS: ClassVar[dict[str, Any]] = {
@@ -48,7 +48,7 @@ class Trained:
             compiling.make_ready()
 
     def setup(self, seed: int, device: str) -> None:
-        """Build model, optimiser and batch from the seed."""
+        """Build model, optimizer and batch from the seed."""
         torch.manual_seed(seed)
         params = self.params
         self._device, self._precision = device, params["precision"]

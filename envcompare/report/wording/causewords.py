@@ -483,7 +483,7 @@ MACHINES_ALIKE: Final = "The machines do not differ in anything that envcompare 
 MIXED: Final = " ⚠ confounded"
 _MOST_HOSTS: Final = 4
 _UNPAIRED: Final = (
-    "Times of different machines are not paired: a busy neighbor or a slow hour of one machine "
+    "Times of different machines are not paired: a busy neighbour or a slow hour of one machine "
     "does not cancel."
 )
 _OVER_HOSTS: Final = (

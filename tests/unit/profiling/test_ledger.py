@@ -248,7 +248,7 @@ def test_ledger_of_any_block_sums_to_the_clock(wall: int, cpu: int, wait: int, s
 
 
 def test_wait_that_the_verdict_leaves_out_leads_no_sentence() -> None:
-    """Neighbors took most of the time; what the arm itself needs more stands first."""
+    """Neighbours took most of the time; what the arm itself needs more stands first."""
     slow = block(
         wall_ns=(100_000_000,) * 3, cpu_ns=(30_000_000,) * 3, wait_ns=200_000_000,
         voluntary_switches=0,

@@ -123,7 +123,7 @@ def test_process_computes_with_its_own_threads_where_none_are_set(
 def test_second_generation_imports_nothing_anew(
     start: Start, torch_interpreter: str, data: dict[str, Path]
 ) -> None:
-    """What the first optimiser of a process imports was imported before the fork."""
+    """What the first optimizer of a process imports was imported before the fork."""
     worker = start(torch_interpreter)
     worker.ask("hello", workload="rnn", params=SMALL["rnn"], data=str(data["rnn"]))
     begun = worker.ask("gen", seed=1, pad=0)
