@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,8 +18,8 @@ import click
 from click.shell_completion import get_completion_class
 
 from envcompare.cli.options import command_name
-from envcompare.config import known_keys
-from envcompare.config.settings import AllocationTable, Settings, WorkloadTable, settings_toml
+from envcompare.config.scheduling import SLURM, parse_allocation
+from envcompare.config.settings import Settings, WorkloadTable, settings_toml
 from envcompare.console import Display, print_lines
 from envcompare.environments.registry import all_traits
 from envcompare.errors import CommandTimeoutError, ConfigError, RunFolderError, plain
@@ -28,8 +30,13 @@ FILE: Final = Path("envcompare.toml")
 _PROGRAMS: Final = ("train.py", "main.py", "run.py", "bench.py", "benchmark.py", "app.py")
 _MAIN: Final = re.compile(r"^if __name__ == ['\"]__main__['\"]:", re.MULTILINE)
 _SBATCH: Final = re.compile(
-    r"^#SBATCH\s+(?:--(?P<name>[\w-]+)[= ]|-(?P<letter>\w)[= ]?)\s*(?P<value>\S+)", re.MULTILINE
+    r"^#SBATCH[ \t]+(?:--(?P<name>[\w-]+)[= \t]|-(?P<letter>\w)=?)[ \t]*"
+    r"(?P<value>\"[^\"\n]*\"|'[^'\n]*'|\S+)",
+    re.MULTILINE,
 )
+# --mem of sbatch(1) is in MB, unless it ends with a unit.
+_MEMORY: Final = re.compile(r"([0-9]{1,12})([KMGT]?)")
+_GB: Final = {"K": 2.0**-20, "": 2.0**-10, "M": 2.0**-10, "G": 1.0, "T": 1024.0}
 _LETTERS: Final = {
     "p": "partition",
     "A": "account",
@@ -42,6 +49,7 @@ _LETTERS: Final = {
 _NAMES: Final = {"cpus-per-task": "cpus", "mem": "mem-gb", "gpus": "gres", "gpus-per-node": "gres"}
 _SHOWN_FILES: Final = 8
 _USUAL_IMAGE: Final = "python:3-slim"
+_USUAL_TIME: Final = "01:00:00"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,25 +236,34 @@ def _allocation(folder: Path, arms: list[str]) -> list[str]:
         given = _asked(_text(path)) if path.suffix in {".sh", ".sbatch", ".slurm"} else {}
         if given:
             asked = ",".join(f"{key}={value}" for key, value in given.items())
-            command = f"#   envcompare run --envs {','.join(arms)} --allocation slurm:{asked}"
+            words = ("--envs", ",".join(arms), "--allocation", f"slurm:{asked}")
+            command = f"#   envcompare run {shlex.join(words)}"
             return [f"# On a node, as {path.name} asks:", command]
     return []
 
 
 def _asked(script: str) -> dict[str, str]:
-    """Return what a Slurm script asks for, as keys of --allocation; empty for another script."""
-    known = known_keys(AllocationTable)
+    """Return what a Slurm script asks for, as keys of --allocation; empty for another script.
+
+    A value that --allocation refuses is left out.
+    """
     given: dict[str, str] = {}
     for line in _SBATCH.finditer(script):
         option = line["name"] or _LETTERS.get(line["letter"], "")
-        name, value = _NAMES.get(option, option), line["value"]
-        if option.startswith("gpus"):
+        name, value = _NAMES.get(option, option), line["value"].strip("'\"")
+        if option == "mem" and (memory := _MEMORY.fullmatch(value.upper())):
+            value = str(math.ceil(int(memory[1]) * _GB[memory[2]]))
+        elif option == "gres":
+            # --allocation takes one resource
+            value = next((each for each in value.split(",") if each.startswith("gpu")), value)
+        elif option.startswith("gpus"):
             value = f"gpu:{value}"
-        elif option == "mem":
-            value = value.removesuffix("G")  # in other units it is left out
-        if name in known and (option != "mem" or value.isdecimal()):
+        asked = {"time": _USUAL_TIME, name: value}
+        with suppress(ConfigError):
+            text = ",".join(f"{key}={value}" for key, value in asked.items())
+            parse_allocation(f"{SLURM}:{text}", {}, now_s=0)
             given[name] = value
-    return given | {"time": given.get("time", "01:00:00")} if given else {}
+    return given | {"time": given.get("time", _USUAL_TIME)} if given else {}
 
 
 def _try_line(way: _Suggestion, *, limit_s: float) -> str:

@@ -18,7 +18,8 @@ from envcompare.text import closest, counted
 SLURM = "slurm"
 _RUN = "{run}"  # in the folder of a place on the host, not inside the environment
 _MOST = 10_000  # nodes, CPUs or GB
-_TIME = re.compile(r"(?:([0-9]{1,3})-)?([0-9]{1,4}):([0-5][0-9]):([0-5][0-9])")
+# The forms of --time in sbatch(1); a number alone is in minutes.
+_TIME = re.compile(r"(?:([0-9]{1,3})-)?([0-9]{1,6})(?::([0-5]?[0-9]))?(?::([0-5]?[0-9]))?")
 # Each word goes into the script that sbatch reads.
 _WORD = re.compile(r"[A-Za-z0-9_.:@+&|*-]+")
 # Parsl passes the path to a shell unquoted.
@@ -225,9 +226,14 @@ def _of_job(environ: Mapping[str, str], now_s: float) -> Allocation:
 def _seconds(text: str) -> float:
     match = _TIME.fullmatch(text)
     if match is None:
-        raise _wrong(f"time={text}", "the form is HH:MM:SS or DAYS-HH:MM:SS")
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+        forms = "MINUTES, MINUTES:SS, HH:MM:SS, DAYS-HH, DAYS-HH:MM or DAYS-HH:MM:SS"
+        raise _wrong(f"time={text}", f"the form is {forms}")
+    days, *parts = match.groups()
+    numbers = [int(part) for part in parts if part is not None]
+    is_short = days is None and len(numbers) < len(parts)
+    units = (60, 1) if is_short else (3600, 60, 1)
+    seconds = sum(number * unit for number, unit in zip(numbers, units, strict=False))
+    return float(int(days or 0) * 86_400 + seconds)
 
 
 def _clock(seconds: float) -> str:

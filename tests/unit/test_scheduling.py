@@ -65,10 +65,13 @@ def test_nodes_are_shared_unless_the_user_says_otherwise() -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("00:10:00", 600), ("1-00:00:00", 86_400), ("2-01:00:30", 176_430), ("100:00:00", 360_000)],
-)
+    [
+        ("00:10:00", 600), ("1-00:00:00", 86_400), ("2-01:00:30", 176_430), ("100:00:00", 360_000),
+        ("60", 3600), ("30:00", 1800), ("2-0", 172_800), ("1-12:30", 131_400), ("0:5:0", 300),
+    ],
+)  # fmt: skip
 def test_time_is_read_as_slurm_writes_it(text: str, seconds: int) -> None:
-    """Hours may be more than 24, and days may stand before them."""
+    """In each form of sbatch(1): a number alone is in minutes, and after days in hours."""
     assert parsed(f"slurm:time={text}").time_s == seconds
 
 
@@ -77,7 +80,8 @@ def test_time_is_read_as_slurm_writes_it(text: str, seconds: int) -> None:
     [
         ("slurm", "names no key"),
         ("slurm:partition=gpu", "time"),
-        ("slurm:time=60", "HH:MM:SS"),
+        ("slurm:time=UNLIMITED", "HH:MM:SS"),
+        ("slurm:time=1:00:00:00", "HH:MM:SS"),
         ("slurm:time=01:60:00", "HH:MM:SS"),
         ("slurm:time=01:00:00,time=02:00:00", "twice"),
         ("slurm:time=01:00:00,partition", "needs a value"),

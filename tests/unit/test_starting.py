@@ -11,7 +11,7 @@ from commandline import envcompare
 from envcompare.cli.options import read_settings
 from envcompare.cli.planning import usable_defaults
 from envcompare.cli.starting import FILE, _asked
-from envcompare.config.scheduling import _parsed
+from envcompare.config.scheduling import _parsed, parse_allocation
 from envcompare.config.settings import Settings
 
 SLURM = "#!/bin/sh\n#SBATCH --partition=gpu\n#SBATCH --gres gpu:a100:1\n#SBATCH --mem=4G\nsrun x\n"
@@ -67,11 +67,63 @@ def test_allocation_asks_for_what_the_slurm_script_asks_for() -> None:
     asked = _asked(script)
     assert asked == {
         "partition": "gpu", "account": "ours", "time": "30", "nodes": "2", "cpus": "4",
-        "gres": "gpu:1",
+        "gres": "gpu:1", "mem-gb": "1",
     }  # fmt: skip
     text = ",".join(f"{key}={value}" for key, value in asked.items())
     assert _parsed(f"slurm:{text}").cpus == 4
     assert _asked("#!/bin/sh\necho\n") == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "gb"),
+    [
+        ("4096", "4"), ("800M", "1"), ("16G", "16"), ("1T", "1024"), ("3145729K", "4"), ("0", None),
+        ("all", None),
+    ],
+)  # fmt: skip
+def test_memory_of_the_slurm_script_is_in_mb_without_a_unit(value: str, gb: str | None) -> None:
+    """In whole GB, rounded up; all memory of a node cannot be asked for."""
+    assert _asked(f"#SBATCH --partition=p\n#SBATCH --mem={value}\n").get("mem-gb") == gb
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "value"),
+    [
+        ("--time=2-0", "time", "2-0"),
+        ("--time=UNLIMITED", "time", "01:00:00"),
+        ("--nodes=1-2", "nodes", None),
+        ("--gres=lscratch:10,gpu:a100:1", "gres", "gpu:a100:1"),
+        ('--partition="gpu"', "partition", "gpu"),
+        ("--constraint='a100|h100'", "constraint", "a100|h100"),
+        ('--constraint="a b"', "constraint", None),
+        ("--exclusive ", "exclusive", None),
+        ("--partition ", "partition", None),
+    ],
+)
+def test_line_of_the_slurm_script_becomes_a_value_that_is_accepted_or_none(
+    line: str, key: str, value: str | None
+) -> None:
+    """In quotes or not; a line ends where it ends."""
+    asked = _asked(f"#SBATCH {line}\n#SBATCH --account=ours\n")
+    assert asked.get(key) == value
+    assert asked["account"] == "ours"
+    text = ",".join(f"{key}={value}" for key, value in asked.items())
+    assert parse_allocation(f"slurm:{text}", {}, now_s=0) is not None
+
+
+def test_line_for_a_node_is_quoted_for_a_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`a100|h100` would be a pipe."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "my app.sif"):
+        Path(name).touch()
+    Path("job.sh").write_text("#SBATCH --constraint='a100|h100'\n")
+    assert envcompare("init", "--try-s", "0", cwd=tmp_path).returncode == 0
+    (line,) = [line for line in FILE.read_text().splitlines() if "--allocation" in line]
+    words = shlex.split(line.removeprefix("#"))
+    assert words[2:4] == ["--envs", "plain=vm,sif=singularity:my app.sif"]
+    assert words[4:] == ["--allocation", "slurm:constraint=a100|h100,time=01:00:00"]
 
 
 def test_program_that_fails_or_takes_long_is_reported(tmp_path: Path) -> None:
