@@ -92,9 +92,11 @@ def init(display: Display, /, *, program: Path | None, try_s: float) -> None:
             hint=f"rename it, or see what it means: envcompare plan --config {FILE}",
         )
     script = program or _program_in(folder)
-    is_inside = (folder / script).resolve().is_relative_to(folder.resolve())
-    if not (script.is_file() and is_inside) or script.is_absolute():
+    place = (folder / script).parent.resolve() / script.name
+    is_inside = place.is_relative_to(folder) and place.resolve().is_relative_to(folder)
+    if not (is_inside and place.is_file()):
         raise ConfigError(f"there is no file {script} in {folder}", hint=_choices(folder))
+    script = place.relative_to(folder)
     ways = _suggestions(folder, script)
     try:
         FILE.write_text(_file_text(ways, script, folder), encoding="utf-8")

@@ -12,7 +12,7 @@ from envcompare.cli.options import read_settings
 from envcompare.cli.planning import usable_defaults
 from envcompare.cli.starting import FILE, _asked
 from envcompare.config.scheduling import _parsed, parse_allocation
-from envcompare.config.settings import Settings
+from envcompare.config.settings import Settings, WorkloadTable
 
 SLURM = "#!/bin/sh\n#SBATCH --partition=gpu\n#SBATCH --gres gpu:a100:1\n#SBATCH --mem=4G\nsrun x\n"
 
@@ -167,6 +167,25 @@ def test_folder_without_one_program_is_refused(
         assert written.stdout.startswith(
             f"wrote {FILE}; see it with `envcompare plan`, measure with `envcompare run`\n"
         )
+
+
+def test_program_is_named_as_its_folder_has_it(tmp_path: Path) -> None:
+    """An image holds the folder at another path, so a path from `/` or `..` would not be there."""
+    folder, link = tmp_path / "project", tmp_path / "link"
+    folder.mkdir()
+    link.symlink_to(folder)
+    (folder / "train.py").touch()
+    (tmp_path / "outside.py").touch()
+    for program in (f"{folder}/train.py", f"{link}/train.py", "../link/train.py"):
+        done = envcompare("init", program, "--try-s", "0", cwd=folder)
+        assert done.returncode == 0, done.stderr
+        assert read_settings(folder / FILE).workloads == {
+            "train": WorkloadTable(command=("python3", "train.py"))
+        }
+        (folder / FILE).unlink()
+    for program in (f"{tmp_path}/outside.py", "../outside.py"):
+        done = envcompare("init", program, cwd=folder)
+        assert f"there is no file {program} in {folder}" in done.stderr
 
 
 @pytest.mark.parametrize(
