@@ -45,7 +45,7 @@ _AGAIN = ("allow_mismatch", "wait")  # may differ when a run is resumed
 _CONTAINERS = re.compile(r"\b(?:docker|podman)\b")
 _Planned = tuple["Experiment", "Plan", "tuple[HostSpec, ...]"]
 _SUFFIX = ".capture"
-_NAMES_CAPTURE = re.compile(rf"\S+{re.escape(_SUFFIX)}")
+_NAMES_CAPTURE = re.compile(rf"\S+{re.escape(_SUFFIX)}")  # a missing file too
 _NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"  # of a Python object, with its modules
 _NAMED_LINE = re.compile(r"([a-z][a-z0-9-]*)=(.*)", re.DOTALL)
 _OTHER_WORK, _UNDECIDED = 6, 7  # exit codes of `why`
@@ -580,8 +580,8 @@ def _arms(lines: tuple[str, ...], *, lockstep: bool) -> tuple[dict[str, str], li
     arms: dict[str, str] = {}
     rounds: list[int] = []
     for letter, text in zip(string.ascii_lowercase, lines, strict=False):
-        named = _NAMED_LINE.fullmatch(text)
-        name, line = (named[1], named[2]) if named else (letter, text)
+        own, line = _parted(text)
+        name = own or letter
         # Arguments that are not UTF-8 contain lone surrogates (PEP 383).
         if any("\ud800" <= character <= "\udfff" or character == "\0" for character in line):
             raise ConfigError(
@@ -592,7 +592,7 @@ def _arms(lines: tuple[str, ...], *, lockstep: bool) -> tuple[dict[str, str], li
                 f"the line {text!r} is empty" if not line.strip() else f"two lines are {name!r}",
                 hint="give each line its own name, as in 'fast=python train.py'",
             )
-        if _NAMES_CAPTURE.fullmatch(line) and not engine_call(line):
+        if _is_capture(line) and not engine_call(line):
             path = Path(line).absolute()
             captured = read_capture(path)
             rounds.append(min(len(captured.processes), len(captured.control)))
@@ -619,10 +619,22 @@ def _require_runs(given: dict[str, Any], *, measures: dict[str, str], lockstep: 
             raise ConfigError(brief, hint=f"leave {flags} out")
 
 
+def _parted(text: str) -> tuple[str, str]:
+    """Return the name of a line, empty if it has none, and the line."""
+    named = None if _is_capture(text, may_be_missing=False) else _NAMED_LINE.fullmatch(text)
+    return (named[1], named[2]) if named else ("", text)
+
+
+def _is_capture(line: str, *, may_be_missing: bool = True) -> bool:
+    if may_be_missing and _NAMES_CAPTURE.fullmatch(line):
+        return True
+    # For a line that is too long for a path, isfile is False, and Path.is_file raises OSError.
+    return line.endswith(_SUFFIX) and os.path.isfile(line)  # noqa: PTH113 — False for a long line
+
+
 def twice(text: str) -> tuple[str, str]:
     """Return a line, without its name, as two lines to compare."""
-    named = _NAMED_LINE.fullmatch(text)
-    line = named[2] if named else text
-    if _NAMES_CAPTURE.fullmatch(line):
+    _, line = _parted(text)
+    if _is_capture(line):
         raise ConfigError(f"{line} is a capture already", hint="give the line itself")
     return f"a={line}", f"b={line}"

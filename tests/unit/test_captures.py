@@ -10,6 +10,8 @@ from builders import CELL, run_record
 from msgspec.structs import replace
 
 from envcompare.cli.running import line_settings, twice
+from envcompare.config import parse_arms
+from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError
 from envcompare.run_folder.captures import (
     Capture,
@@ -104,6 +106,25 @@ def test_lines_are_measured_as_often_as_the_shortest_capture(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="is a capture already"):
         twice(f"slow={path}")
     assert twice("fast=python x.py") == ("a=python x.py", "b=python x.py")
+
+
+def test_file_of_a_capture_may_have_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one with a space, or with what else would be the name of a line before it."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("my slow.capture", "x=y.capture"):
+        write_capture(Path(name), CAPTURE)
+        settings = line_settings(("cat my slow.capture", name, f"slow={name}"), {})
+        path = tmp_path / name
+        assert settings.envs == (
+            "a=line:cat my slow.capture",
+            f"b=captured-line:{path}",
+            f"slow=captured-line:{path}",
+        )
+        assert [arm.reference for arm in parse_arms(settings.envs, all_traits())][1] == str(path)
+        with pytest.raises(ConfigError, match="is a capture already"):
+            twice(name)
 
 
 def test_capture_of_too_few_processes_is_refused(tmp_path: Path) -> None:
