@@ -143,7 +143,11 @@ def run(
         )
         session = next_session(folder.read_events().events) if experiment.sessions > 1 else None
         if session is not None and session > experiment.sessions:
-            print_lines([_all_measured(folder, experiment.sessions)])
+            said = _all_measured(folder, experiment.sessions)
+            if events:
+                display.say(said)
+            else:
+                print_lines([said])
             return
         if new is None:
             _check_places(experiment, hosts, display)
@@ -198,10 +202,12 @@ def _tell_sessions(job: Job, planned: int) -> None:
     if session > planned:
         job.display.say(_all_measured(job.folder, planned))
         return
-    words = list(job.folder.read_run().command_line)
     # cron has a short PATH (crontab(5)), which may lack the folder of envcompare.
     program = Path(sys.argv[0]).absolute()
-    words[0] = str(program) if program.is_file() else words[0]
+    # `python -m` gives the path of a module, which is no program.
+    is_program = program.is_file() and os.access(program, os.X_OK)
+    start = [str(program)] if is_program else [sys.executable, "-m", "envcompare"]
+    words = [*start, *job.folder.read_run().command_line[1:]]
     command, folder = shlex.join(words), Path.cwd()
     # cron takes % for a new line (crontab(5)).
     in_cron = f"cd {shlex.quote(str(folder))} && {command}".replace("%", r"\%")

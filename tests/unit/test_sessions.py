@@ -177,6 +177,9 @@ def test_the_same_command_measures_the_next_session_until_there_is_none(place: P
     third = envcompare(*words, "--budget", "8", cwd=place)
     assert (third.returncode, third.stderr) == (0, "")
     assert "all 2 sessions of" in third.stdout
+    events = envcompare(*words, "--budget", "8", "--events", "json", cwd=place)
+    assert (events.returncode, events.stdout) == (0, "")
+    assert "all 2 sessions of" in events.stderr
     assert (run / "events.jsonl").read_bytes() == before
     assert list((place / "out").iterdir()) == [run]
 
@@ -212,6 +215,25 @@ def test_command_to_repeat_is_written_as_cron_reads_it(
     (line,) = (text for text in said if "with cron:" in text)
     assert rf" cd '{tmp_path}/at 50 \%' && " in line
     assert line.endswith(r" run --title '100 \% more'")
+
+
+def test_command_to_repeat_starts_with_what_can_be_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `python -m envcompare` the first argument is a module, which is no program."""
+    folder = RunFolder.create(tmp_path / "out", run_record(command_line=("envcompare", "run")))
+    program = tmp_path / "__main__.py"
+    program.touch(mode=0o644)
+    monkeypatch.setattr(sys, "argv", [str(program), "run"])
+    said: list[str] = []
+    job: Any = SimpleNamespace(
+        folder=folder, display=SimpleNamespace(say=said.append), session=None
+    )
+    running._tell_sessions(job, 2)
+    assert said[-1].endswith(f" {sys.executable} -m envcompare run")
+    program.chmod(0o755)
+    running._tell_sessions(job, 2)
+    assert said[-1].endswith(f" {program} run")
 
 
 def restarts_of(run: Path) -> set[int]:
