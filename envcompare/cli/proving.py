@@ -135,7 +135,9 @@ def prove(
     budget_s: float,
     chosen: Comparison | None,
 ) -> Proof | None:
-    """Look for the cause of a difference, by default the first decided one; None without any.
+    """Look for the cause of a difference, by default the first decided one.
+
+    None without any, and if the budget is too short for a trial.
 
     Trials are runs below the run's folder, with its settings. Raises InterruptedRunError on SIGINT,
     SIGTERM and SIGHUP.

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from envcompare.analysis.model import Comparison, RunComparison
     from envcompare.config.experiment import Experiment
     from envcompare.config.plan import Plan
+    from envcompare.run_folder.records import Proof
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import Job
     from envcompare.transport.hosts import HostSpec
@@ -366,7 +367,7 @@ def why(display: Display, /, *, lines: tuple[str, ...], **values: Any) -> None:
     settings = line_settings(lines, values)
     exit_code, comparison, folder = _carry_out(settings, display, is_shown=not is_proof)
     if is_proof:
-        comparison = _proven(folder, display, budget_s=comparison.settings.budget_s)
+        comparison, _ = _proven(folder, display, budget_s=comparison.settings.budget_s)
     if comparison.course.failures and all(
         failure.phase == "checksum" for failure in comparison.course.failures
     ):
@@ -384,6 +385,7 @@ _OF_TRIALS: Final = ("quiet_gate", "wait")  # what trials of a run that has ende
 def _explained(run: Path, values: dict[str, Any], display: Display) -> int:
     from envcompare.analysis.compare import compare_run
     from envcompare.cli.proving import chosen_comparison
+    from envcompare.config.experiment import check_ranges
     from envcompare.run_folder import locked
     from envcompare.run_folder.results import RunFolder
 
@@ -395,17 +397,17 @@ def _explained(run: Path, values: dict[str, Any], display: Display) -> int:
             f"{flags} applies to command lines, but {run} is a run folder",
             hint="with a run, only --comparison, --budget, --wait and --no-quiet-gate can be given",
         )
+    check_ranges(Settings(**{name: values[name] for name in ("budget", *_OF_TRIALS)}))
     folder = RunFolder.open(run)
     with locked(folder.path, by="run"):
         whole = compare_run(folder)
-        comparison = _proven(
+        _, proof = _proven(
             folder,
             display,
             budget_s=values["budget"] or whole.settings.budget_s,
             chosen=chosen_comparison(whole, values["comparison"] or ""),
             again={name: values[name] for name in _OF_TRIALS if values[name] is not None},
         )
-    proof = comparison.proof
     return 0 if proof and proof.outcome in {"cause", "contributes"} else _UNDECIDED
 
 
@@ -416,25 +418,29 @@ def _proven(
     budget_s: float,
     chosen: Comparison | None = None,
     again: Mapping[str, Any] | None = None,
-) -> RunComparison:
-    """Look for the cause of a difference, show the report with it, and return the results.
+) -> tuple[RunComparison, Proof | None]:
+    """Look for the cause of a difference, show the report with it; return the results and proof.
 
-    Raises HostHeldError if another client holds the host; a proof from before is kept then.
+    Without a proof, one from before is kept, as where HostHeldError is raised because another
+    client holds the host.
     """
     from envcompare.cli.conclusion import conclude, show_summary
     from envcompare.cli.proving import prove
     from envcompare.run_folder.results import PROOF
 
     has_just_run = again is None
+    has_begun = False
 
     def carry_out(settings: Settings) -> tuple[RunComparison, RunFolder]:
-        nonlocal has_just_run
+        nonlocal has_just_run, has_begun
         given = replace(settings, **(again or {}))
         if has_just_run:
             # Between the runs of one search another client may take the host.
             given = replace(given, wait=max(given.wait or 0.0, _TRIAL_WAIT_S))
         has_just_run = True
-        return _carry_out(given, display, is_shown=False)[1:]
+        trial = _carry_out(given, display, is_shown=False)[1:]
+        has_begun = True
+        return trial
 
     display.say("looking for the cause")
     try:
@@ -448,8 +454,9 @@ def _proven(
             hint=f"envcompare why {shlex.quote(str(folder.path))}",
         ) from error
     except HostHeldError as error:
+        what = "the search for the cause was ended" if has_begun else "the cause was not looked for"
         raise HostHeldError(
-            f"the cause was not looked for: {error.brief}",
+            f"{what}: {error.brief}",
             details=error.details,
             hint=f"envcompare why {shlex.quote(str(folder.path))} --wait",
         ) from error
@@ -459,12 +466,14 @@ def _proven(
             show_summary(comparison, report)
     if proof is None:
         display.say(_why_no_proof(comparison))
-    return comparison
+    return comparison, proof
 
 
 def _why_no_proof(comparison: RunComparison) -> str:
     """Return why no cause was looked for, and what to try."""
     outcomes = {one.outcome for one in comparison.compared}
+    if outcomes & {"slower", "faster"}:
+        return "no proof: no time was left to measure a change; give a longer --budget"
     if "inconclusive" in outcomes:
         return "no proof: the difference is not decided; try a longer --budget"
     if "equivalent" in outcomes:

@@ -66,12 +66,15 @@ class Search:
     runs: list[str] = field(default_factory=list)
     _began_s: float = field(default_factory=time.monotonic)
 
-    def prove(self, changes: Group, *, arm: str, slow_arm: str, cell: str = "") -> Proof:
+    def prove(self, changes: Group, *, arm: str, slow_arm: str, cell: str = "") -> Proof | None:
         """Return the proof of what closes most of the gap, or that nothing does.
 
-        All software together closes it with whatever it holds, and counts where no part of it does.
+        None if the budget is too short to measure any of the changes. All software together closes
+        the gap with whatever it holds, and counts where no part of it does.
         """
         first, share = self._search(changes)
+        if changes and not self.tried and (not first or self._left_s < _LEAST_S):
+            return None
         second: Group = ()
         # If the first change may close almost all of the gap, nothing is left to explain.
         has_room = share is not None and share.high < 0.9

@@ -14,13 +14,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from measuredruns import Made, one_cell, run_folder
 
-from envcompare.cli import conclusion, proving, running
+from envcompare.cli import app, conclusion, proving, running
 from envcompare.config.settings import Settings
 from envcompare.console import Display
 from envcompare.environments.line import engine_call
-from envcompare.errors import HostHeldError, UnusableError
+from envcompare.errors import ConfigError, HostHeldError, UnusableError
 from envcompare.proof import Measured, Search
 from envcompare.proof.imagefiles import ImageFiles, divided
 from envcompare.proof.levers import (
@@ -43,7 +44,7 @@ from envcompare.proof.packages import package_changes
 from envcompare.proof.siffiles import SifFiles
 from envcompare.report.wording.proofwords import proof_texts
 from envcompare.run_folder.records import FactDifference, FingerprintValue, Proof, Trial
-from envcompare.run_folder.results import RunFolder
+from envcompare.run_folder.results import PROOF, RunFolder
 from envcompare.stats import excess_of_share, share_closed
 
 HOLDS = """import fcntl, os, sys, time
@@ -356,7 +357,9 @@ def searched(
         files=files,
         gap=math.log(1.4),
     )
-    return search.prove(found, arm="b", slow_arm="b")
+    proof = search.prove(found, arm="b", slow_arm="b")
+    assert proof is not None
+    return proof
 
 
 def cause(proof: Proof) -> Trial:
@@ -552,6 +555,22 @@ def test_host_that_another_client_holds_ends_the_search() -> None:
         searched([lever("threads.omp", 2)], refused, fast="true")
 
 
+@pytest.mark.parametrize("count", [1, 5])
+def test_search_without_time_for_a_trial_gives_no_proof(count: int) -> None:
+    """It says nothing about the changes, so a proof from before must not be replaced."""
+    search = Search(
+        fast="docker run app",
+        slow="docker run --rm app",
+        measure=simulated({}, []),
+        manual=MANUAL,
+        budget_s=4.0,
+    )
+    assert search.prove(levers()[:count], arm="b", slow_arm="b") is None
+    proof = search.prove([], arm="b", slow_arm="b")
+    assert proof is not None
+    assert "can test none of the differences by itself" in told(proof)
+
+
 def test_variables_that_lines_set_are_changed_one_by_one() -> None:
     """No fact of the process says that any of them does something."""
     fast, slow = "A=1 B='x y' python t.py", "APP_TRACE=1 A=2 B='x y' python t.py"
@@ -606,6 +625,36 @@ def test_host_is_waited_for_between_the_runs_of_one_search(
     folder, display = (SimpleNamespace(path=Path("run")), SimpleNamespace(say=lambda _: None))
     running._proven(folder, display, budget_s=60.0, again=again)  # type: ignore[arg-type]
     assert waits == expected
+
+
+@pytest.mark.parametrize(
+    ("trials", "brief"),
+    [(0, "the cause was not looked for"), (1, "the search for the cause was ended")],
+)
+def test_host_taken_between_trials_has_ended_the_search(
+    monkeypatch: pytest.MonkeyPatch, trials: int, brief: str
+) -> None:
+    """And one taken before the first trial has prevented it."""
+    left = [None] * trials
+
+    def carried_out(*_: object, **__: object) -> tuple[int, None, None]:
+        if not left:
+            raise HostHeldError("local is in use by another run")
+        return 0, left.pop(), None
+
+    def proved(
+        _folder: object, carry_out: Callable[[Settings], object], *_: object, **__: object
+    ) -> None:
+        while True:
+            carry_out(Settings())
+
+    monkeypatch.setattr(running, "_carry_out", carried_out)
+    monkeypatch.setattr(proving, "prove", proved)
+    monkeypatch.setattr(conclusion, "conclude", lambda _folder: (None, None))
+    monkeypatch.setattr(conclusion, "show_summary", lambda *_: None)
+    folder, display = (SimpleNamespace(path=Path("run")), SimpleNamespace(say=lambda _: None))
+    with pytest.raises(HostHeldError, match=f"{brief}: local is in use"):
+        running._proven(folder, display, budget_s=60.0, again={})  # type: ignore[arg-type]
 
 
 def test_sifs_of_two_lines_are_a_change() -> None:
@@ -933,3 +982,30 @@ def test_why_nothing_is_proven_is_said(
     running._proven(folder, Display(), budget_s=1.0)
     said = capsys.readouterr().err.splitlines()
     assert [said[0], said[-1]] == ["looking for the cause", f"no proof: {why}"]
+
+
+@pytest.mark.parametrize("budget", ["5e9", "-5", "nan", "0"])
+def test_budget_out_of_range_is_refused_for_a_run_as_for_lines(tmp_path: Path, budget: str) -> None:
+    """Else no trial could be measured, and an empty proof would be written."""
+    path = run_folder(tmp_path, one_cell("a", 1.5))
+    done = CliRunner().invoke(app, ["why", str(path), "--budget", budget])
+    assert isinstance(done.exception, ConfigError)
+    assert done.exception.brief == f"--budget {float(budget)} is out of range"
+    assert not (path / PROOF).exists()
+
+
+def test_proof_from_before_is_kept_where_no_time_is_left_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it is no proof of this search."""
+    path = run_folder(tmp_path, one_cell("a", 1.5))
+    folder = RunFolder.open(path)
+    folder.write_json(PROOF, Proof(arm="a", cell="", slow="a", outcome="cause"))
+    before = (path / PROOF).read_bytes()
+    monkeypatch.setattr(proving, "chosen_comparison", lambda *_: None)
+    monkeypatch.setattr(proving, "prove", lambda *_, **__: None)
+    done = CliRunner().invoke(app, ["why", str(path), "--budget", "5"])
+    assert done.exit_code == 7
+    why = "no time was left to measure a change; give a longer --budget"
+    assert done.output.splitlines()[-1] == f"no proof: {why}"
+    assert (path / PROOF).read_bytes() == before
