@@ -46,6 +46,7 @@ from envcompare.config.workloads import (
     choose_workloads,
     info_of,
     out_of_range,
+    own_name,
     writes_into_data,
 )
 from envcompare.errors import ConfigError
@@ -365,14 +366,26 @@ def _require_ranks(workloads: tuple[Workload, ...], known: Known) -> None:
 
 
 def _below(flags: Settings, file: Settings, known: Known) -> Settings:
-    """Return the file without what a preset of the flags sets, and workloads that they exclude."""
-    if flags.preset is not None:
-        file = msgspec.structs.replace(file, **dict.fromkeys(_OF_PRESETS))
-    if flags.workloads is None or not file.set:
+    """Return the file without what the flags exclude.
+
+    That is what a preset of the flags sets, the opposite of a flag, and the values of workloads
+    that do not run.
+    """
+    left_out = [*_OF_PRESETS] if flags.preset is not None else []
+    given, in_file = _exclusive(flags), _exclusive(file)
+    for first, second, _ in _EXCLUSIVE:
+        for flag, other in ((first, second), (second, first)):
+            if flag in given and other in in_file and other not in given:
+                left_out.append(in_file[other])
+    file = msgspec.structs.replace(file, **dict.fromkeys(left_out))
+    if (flags.workloads is None and not flags.workload) or not file.set:
         return file
-    named = flags.workloads if isinstance(flags.workloads, dict) else listed(flags.workloads)
-    left_out = known.workloads.keys() - set(named)
-    kept = {name: values for name, values in file.set.items() if name not in left_out}
+    merged = merge(flags, file)
+    tables = merged.workloads
+    named = tuple(tables) if isinstance(tables, dict) else listed(tables)
+    running = {*named, *map(own_name, listed(merged.workload))}
+    others = {*known.workloads, *map(own_name, listed(file.workload))} - running
+    kept = {name: values for name, values in file.set.items() if name not in others}
     return msgspec.structs.replace(file, set=kept or None)
 
 
@@ -502,22 +515,29 @@ _EXCLUSIVE = (
 """Two options that exclude each other, and what to do about it."""
 
 
+_VALUES = {
+    "--variant cpu": ("variant", "cpu"),
+    "--device cuda": ("device", "cuda"),
+    "--no-startup": ("startup", False),
+}
+"""The setting and the value of an option that is not given by any value of its setting."""
+
+
+def _exclusive(settings: Settings) -> dict[str, str]:
+    """Return the options of `_EXCLUSIVE` that are given, with the names of their settings."""
+    given: dict[str, str] = {}
+    for option in (option for *pair, _ in _EXCLUSIVE for option in pair):
+        name, value = _VALUES.get(option, (option.removeprefix("--").replace("-", "_"), None))
+        actual = getattr(settings, name)
+        if actual not in (None, False) if value is None else actual == value:
+            given[option] = name
+    return given
+
+
 def _check_together(settings: Settings) -> None:
-    given = {
-        "--variant cpu": settings.variant == "cpu",
-        "--device cuda": settings.device == "cuda",
-        "--rendezvous": settings.rendezvous is not None,
-        "--search": settings.search is not None,
-        "--place": settings.place is not None,
-        "--allocation": settings.allocation is not None,
-        "--hosts": settings.hosts is not None,
-        "--cold-start": settings.cold_start,
-        "--no-startup": not settings.startup,
-        "--data": settings.data is not None,
-        "--download": settings.download,
-    }
+    given = _exclusive(settings)
     for first, second, hint in _EXCLUSIVE:
-        if given[first] and given[second]:
+        if first in given and second in given:
             raise ConfigError(f"{first} and {second} exclude each other", hint=hint)
 
 

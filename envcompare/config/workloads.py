@@ -505,14 +505,24 @@ def _check_range(key: str, value: Scalar, accepted: Range) -> None:
 _DOTTED: Final = re.compile(r"(?!.*\.py$)[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
-def _own_workload(item: str, given: dict[str, _Given]) -> Workload:
-    text, colon, class_name = item.rpartition(":")
+def own_name(item: str) -> str:
+    """Return the name of the workload that an item of `--workload` gives."""
+    path, class_name = _own_place(item)
+    return f"{path.stem}-{class_name}"
+
+
+def _own_place(item: str) -> tuple[Path, str]:
+    text, _, class_name = item.rpartition(":")
     # A file whose name looks like that of a module is taken as the file.
     if _DOTTED.fullmatch(text) and not Path(text).exists():
         text = f"{text.replace('.', '/')}.py"
     # A resumed run has the file's own name.
-    path = Path(text).expanduser().resolve()
-    if not colon or not class_name.isidentifier():
+    return Path(text).expanduser().resolve(), class_name
+
+
+def _own_workload(item: str, given: dict[str, _Given]) -> Workload:
+    path, class_name = _own_place(item)
+    if not class_name.isidentifier() or ":" not in item:
         raise ConfigError(
             f"--workload {item} is not understood",
             hint="the form is path/to/file.py:Class, or package.module:Class in this folder",
@@ -528,7 +538,7 @@ def _own_workload(item: str, given: dict[str, _Given]) -> Workload:
     if class_name not in declared:
         hint = closest(class_name, tuple(declared)) if declared else "it defines no class"
         raise ConfigError(f"{path} has no class {class_name}", hint=hint)
-    name = f"{path.stem}-{class_name}"
+    name = own_name(item)
     info = _own_info(declared, class_name, name)
     return Workload(
         name=name,

@@ -51,6 +51,14 @@ def test_hosts_are_chosen_by_name_group_and_tag(named: str | None, expected: lis
     assert labels(named) == expected
 
 
+def test_allocation_takes_the_place_of_the_hosts_of_the_file() -> None:
+    """A flag wins over the file, whose table only gives names to hosts."""
+    file = parse_settings(parse_toml(_FILE), source="test")
+    flags = Settings(envs="vm", allocation="slurm:time=10:00:00,nodes=2")
+    hosts = planned(flags, file, accept_many=True)[2]
+    assert [host.label for host in hosts] == ["slurm-1", "slurm-2"]
+
+
 def test_file_of_hosts_may_name_groups_and_tags(tmp_path: Path) -> None:
     """A line of a file means what it means on the command line."""
     path = tmp_path / "hosts"

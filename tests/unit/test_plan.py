@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from envcompare.cli.planning import PROFILES, plan_lines
 from envcompare.config import parse_arms
 from envcompare.config.experiment import Experiment, resolve
 from envcompare.config.plan import make_plan
-from envcompare.config.settings import Settings, WorkloadTable
+from envcompare.config.settings import DEFAULTS, Settings, WorkloadTable
 from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError
 from envcompare.measure import derive_seed, shuffled
@@ -111,24 +112,63 @@ def test_impossible_experiment_is_refused_before_anything_starts(
 ALLOCATION = "slurm:time=01:00:00,nodes=2"
 
 
-@pytest.mark.parametrize(
-    ("flags", "options"),
-    [
-        ({"variant": "cpu", "device": "cuda"}, "--variant cpu and --device cuda"),
-        ({"rendezvous": "a", "search": "batch"}, "--rendezvous and --search"),
-        ({"rendezvous": "a", "place": "data=tmpfs"}, "--rendezvous and --place"),
-        ({"rendezvous": "a", "allocation": ALLOCATION}, "--rendezvous and --allocation"),
-        ({"hosts": "gpu01", "allocation": ALLOCATION}, "--hosts and --allocation"),
-        ({"search": "batch", "place": "data=bind"}, "--search and --place"),
-        ({"cold_start": True, "startup": False}, "--cold-start and --no-startup"),
-        ({"data": "/d", "download": True}, "--data and --download"),
-    ],
-)
+PAIRS = [
+    ({"variant": "cpu", "device": "cuda"}, "--variant cpu and --device cuda"),
+    ({"rendezvous": "a", "search": "batch"}, "--rendezvous and --search"),
+    ({"rendezvous": "a", "place": "data=tmpfs"}, "--rendezvous and --place"),
+    ({"rendezvous": "a", "allocation": ALLOCATION}, "--rendezvous and --allocation"),
+    ({"hosts": "gpu01", "allocation": ALLOCATION}, "--hosts and --allocation"),
+    ({"search": "batch", "place": "data=bind"}, "--search and --place"),
+    ({"cold_start": True, "startup": False}, "--cold-start and --no-startup"),
+    ({"data": "/d", "download": True}, "--data and --download"),
+]
+
+
+@pytest.mark.parametrize(("flags", "options"), PAIRS)
 def test_options_that_exclude_each_other_are_refused(flags: dict[str, Any], options: str) -> None:
     """One of the two would silently not hold."""
     with pytest.raises(ConfigError, match=f"{options} exclude each other") as caught:
         experiment(**flags)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+@pytest.mark.parametrize("pair", [pair for pair, _ in PAIRS])
+def test_flag_wins_over_what_excludes_it_in_the_file(
+    pair: dict[str, Any], *, is_turned: bool
+) -> None:
+    """As over another value of the same setting; the rest of the file stays."""
+    given, other = sorted(pair.items(), reverse=is_turned)
+    work = {"envs": "vm", "workloads": "ddp", "title": "mine"}
+    file = Settings(**{**work, other[0]: other[1]})
+    able = known(ddp={"batch": 64})
+    able = replace(able, workloads={"ddp": replace(able.workloads["ddp"], loads_data=True)})
+    settings = resolve(Settings(**dict([given])), file, known=able).settings
+    assert getattr(settings, given[0]) == given[1]
+    assert getattr(settings, other[0]) in {None, getattr(DEFAULTS, other[0])}
+    assert settings.title == "mine"
+
+
+def test_flag_keeps_a_value_of_the_file_that_it_does_not_exclude() -> None:
+    """`--device cuda` only excludes a build without CUDA."""
+    file = Settings(envs="vm", variant="cu126")
+    assert resolve(Settings(device="cuda"), file, known=KNOWN).settings.variant == "cu126"
+
+
+def test_flag_of_own_workload_leaves_out_what_the_file_sets_for_others(tmp_path: Path) -> None:
+    """Those do not run; values of a name that nothing has are a slip all the same."""
+    for name in ("old", "new"):
+        (tmp_path / f"{name}.py").write_text("class Net:\n    PARAMS = {'lr': 1.0}\n")
+    values = {"cnn": {"lr": 0.5}, "old-Net": {"lr": 2.0}, "new-Net": {"lr": 3.0}}
+    file = Settings(envs="vm", workload=(f"{tmp_path}/old.py:Net",), set=values)
+    flags = Settings(workload=(f"{tmp_path}/new.py:Net",))
+    (workload,) = resolve(flags, file, known=KNOWN).workloads
+    assert (workload.name, workload.parameters) == ("new-Net", (("lr", (3.0,)),))
+    with_cnn = Settings(envs="vm", workloads="cnn", set={"cnn": {"lr": 0.5}})
+    first, _ = resolve(flags, with_cnn, known=KNOWN).workloads
+    assert (first.name, first.parameters) == ("cnn", (("lr", (0.5,)),))
+    with pytest.raises(ConfigError, match="`cmn`, which does not run"):
+        resolve(flags, Settings(envs="vm", set={"cmn": {"lr": 0.5}}), known=KNOWN)
 
 
 @pytest.mark.parametrize("name", ["out", "data", "ssh_config", "vm_python", "host_python"])
