@@ -42,16 +42,21 @@ _SHOWN_HOSTS = 20
 _SHOWN_ROUNDS = 3
 
 
-def resolved(flags: Settings, file: Settings) -> tuple[Experiment, tuple[HostSpec, ...]]:
+def resolved(
+    flags: Settings, file: Settings, *, is_run: bool = False
+) -> tuple[Experiment, tuple[HostSpec, ...]]:
     """Return the experiment of flags over file, and its hosts.
 
     Ignores an allocation, which is only for measuring, and returns this machine for its nodes.
+    `file` may be the settings of a run, whose hosts are no files of hosts.
     """
     without = (msgspec.structs.replace(each, allocation=None) for each in (flags, file))
-    return _resolved(*without)
+    return _resolved(*without, is_run=is_run)
 
 
-def _resolved(flags: Settings, file: Settings) -> tuple[Experiment, tuple[HostSpec, ...]]:
+def _resolved(
+    flags: Settings, file: Settings, *, is_run: bool
+) -> tuple[Experiment, tuple[HostSpec, ...]]:
     known = Known(environments=all_traits(), workloads=catalogue())
     experiment = resolve(flags, file, known=known)
     tables = (layer.hosts for layer in (flags, file) if isinstance(layer.hosts, dict))
@@ -63,7 +68,9 @@ def _resolved(flags: Settings, file: Settings) -> tuple[Experiment, tuple[HostSp
         },
         groups=merge(flags, file).groups or {},
     )
-    hosts = parse_hosts(experiment.hosts, inventory)
+    # The nodes of an allocation have names that are made up.
+    is_typed = not is_run and experiment.allocation is None
+    hosts = parse_hosts(experiment.hosts, inventory, reads_files=is_typed)
     return standalone(experiment, hosts), hosts
 
 
@@ -152,9 +159,9 @@ def planned(
 
 
 def _planned(
-    flags: Settings, file: Settings, *, accept_many: bool
+    flags: Settings, file: Settings, *, accept_many: bool, is_run: bool = False
 ) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
-    experiment, hosts = _resolved(flags, file)
+    experiment, hosts = _resolved(flags, file, is_run=is_run)
     ordered = _leading(experiment, hosts)
     labels = tuple(host.label for host in ordered)
     made = make_plan(experiment, labels, accept_many=accept_many)
@@ -181,7 +188,8 @@ def resumed(folder: RunFolder, again: Settings) -> tuple[Experiment, Plan, tuple
             details=f"samples.jsonl holds {held} of {written} samples",
             hint="restore samples.jsonl from a copy, or start a new run",
         )
-    experiment, made, hosts = _planned(again, settings_of(folder), accept_many=True)
+    file = settings_of(folder)
+    experiment, made, hosts = _planned(again, file, accept_many=True, is_run=True)
     same = (
         (record.tool_version, __version__, "the version of envcompare"),
         (record.cells, tuple(cell.record() for cell in made.cells), "the plan of cells"),
@@ -249,7 +257,7 @@ def places_of(folder: RunFolder, again: Settings) -> tuple[Experiment, tuple[Hos
         *("search", "until", "place", "rendezvous"),
     )
     file = msgspec.structs.replace(settings_of(folder), **dict.fromkeys(about_work))
-    return *resolved(again, file), folder.run_id
+    return *resolved(again, file, is_run=True), folder.run_id
 
 
 def settings_of(folder: RunFolder) -> Settings:

@@ -256,7 +256,9 @@ def _as_line(arm: ArmRecord) -> str:
 def _of_one_cell(settings: Settings, cell: Comparison, *, is_typed: bool) -> Settings:
     """Return the settings of a run for one of its cells alone, measured once and not profiled."""
     (workload,) = (
-        one for one in resolved(Settings(), settings)[0].workloads if one.name == cell.workload
+        one
+        for one in resolved(Settings(), settings, is_run=True)[0].workloads
+        if one.name == cell.workload
     )
     values = {**(settings.set or {}).get(workload.name, {}), **cell.parameters}
     place = values.pop(PLACE_OF_DATA, None)

@@ -308,11 +308,13 @@ class HostSpec:
         return str(self.destination)
 
 
-def parse_hosts(values: Sequence[str], inventory: Inventory | None = None) -> tuple[HostSpec, ...]:
-    """Parse the values of `--hosts`: comma-separated hosts and files of hosts.
+def parse_hosts(
+    values: Sequence[str], inventory: Inventory | None = None, *, reads_files: bool = True
+) -> tuple[HostSpec, ...]:
+    """Parse the values of `--hosts`: comma-separated hosts and, with `reads_files`, files of hosts.
 
     `NAME=HOST+HOST` makes a group of hosts that is compared with the other groups. Groups and tags
-    of the inventory may overlap.
+    of the inventory may overlap. This machine and hosts of the inventory are never files.
 
     Raises ConfigError for an invalid host, an unknown group or tag, a host that is named twice, and
     groups that cannot be compared.
@@ -321,7 +323,8 @@ def parse_hosts(values: Sequence[str], inventory: Inventory | None = None) -> tu
     places: dict[Destination, str] = {}  # where each host is named itself, not by a group or tag
     names: dict[Destination, str] = {}
     groups: dict[Destination, str] = {}
-    for place, item, group in _items(values):
+    own = {LOCAL_NAME, *known.hosts}
+    for place, item, group in _items(values, lambda text: reads_files and text not in own):
         members = known.members(item, place)
         for name in (item,) if members is None else members:
             # a name that is not in the inventory is an address itself
@@ -444,16 +447,20 @@ class InterruptibleTransport:
         return process
 
 
-def _items(values: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+def _items(
+    values: Sequence[str], may_be_file: Callable[[str], bool]
+) -> Iterator[tuple[str, str, str]]:
     """Yield for each host: where it is written, for errors; its text; and its group."""
     named: set[str] = set()
     for value in values:
         for item in value.split(","):
             text = item.strip()
             # The name of a file may contain an equals sign.
-            grouped = None if text and _is_file(text) else _GROUPED.fullmatch(text)
+            is_whole = may_be_file(text) and _is_file(text)
+            grouped = None if is_whole else _GROUPED.fullmatch(text)
             if grouped is None:
-                yield from _of_item(text, is_given=bool(value.strip()))
+                if text or value.strip():
+                    yield from _of_item(text, may_be_file)
                 continue
             group, hosts = (part.strip() for part in grouped.groups())
             if not group or not all(host.strip() for host in hosts.split("+")):
@@ -466,15 +473,15 @@ def _items(values: Sequence[str]) -> Iterator[tuple[str, str, str]]:
                 )
             named.add(group)
             for host in hosts.split("+"):
-                yield from _of_item(host.strip(), group=group)
+                yield from _of_item(host.strip(), may_be_file, group=group)
 
 
 def _of_item(
-    text: str, *, group: str = "", is_given: bool = True
+    text: str, may_be_file: Callable[[str], bool], *, group: str = ""
 ) -> Iterator[tuple[str, str, str]]:
-    if "/" in text or (text and _is_file(text)):
+    if may_be_file(text) and ("/" in text or _is_file(text)):
         yield from ((place, line, group) for place, line in _lines(Path(text)))
-    elif text or is_given:
+    else:
         yield "--hosts", text, group
 
 

@@ -15,15 +15,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from builders import run_record
 from hypothesis import given
 from hypothesis import strategies as st
 from lab import Lab
 
+from envcompare.cli.planning import places_of, planned
+from envcompare.config.settings import Settings
 from envcompare.errors import ConfigError, TransportError
+from envcompare.run_folder.results import RunFolder
 from envcompare.text import Command
 from envcompare.transport import Transport, run, ssh
-from envcompare.transport.hosts import HostSpec, connect, parse_hosts
+from envcompare.transport.hosts import HostSpec, Inventory, KnownHost, connect, parse_hosts
 from envcompare.transport.openssh import (
     Destination,
     HostKey,
@@ -116,6 +121,29 @@ def test_file_of_hosts_may_have_comments_and_blank_lines(tmp_path: Path) -> None
     path = tmp_path / "my hosts.txt"
     path.write_text("\ufeff# all\n\n gpu01  # the new one\r\nme@gpu02:2222\n")
     assert [str(host) for host in parse_hosts([str(path)])] == ["gpu01", "me@gpu02:2222"]
+
+
+def test_file_in_the_current_folder_takes_no_hosts_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither this machine's, nor that of a host with a name in the configuration file or a run."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("local", "gpu01", "slurm-1"):
+        Path(name).write_text("elsewhere\n")
+    inventory = Inventory(hosts={"gpu01": KnownHost(address="10.0.0.1")})
+    hosts = parse_hosts(["local,gpu01"], inventory)
+    assert [str(host) for host in hosts] == ["local", "10.0.0.1"]
+    assert [str(host) for host in parse_hosts(["a=local,b=gpu02"])] == ["local", "gpu02"]
+    assert [str(host) for host in parse_hosts(["gpu01"])] == ["elsewhere"]
+    assert [str(host) for host in parse_hosts(["gpu01"], reads_files=False)] == ["gpu01"]
+    with pytest.raises(ConfigError, match=r"'\./gpu01' is not a host"):
+        parse_hosts(["./gpu01"], reads_files=False)
+    text = 'envs = ["vm"]\nhosts = ["gpu01"]\n'
+    run = RunFolder.create(tmp_path, msgspec.structs.replace(run_record(), configuration=text))
+    assert [str(host) for host in places_of(run, Settings())[1]] == ["gpu01"]
+    asked = Settings(envs="vm", allocation="slurm:time=10:00:00")
+    nodes = planned(asked, Settings(), accept_many=True)[2]
+    assert [str(host) for host in nodes] == ["slurm-1"]
 
 
 def test_host_named_twice_in_a_file_is_refused_with_both_lines(tmp_path: Path) -> None:
