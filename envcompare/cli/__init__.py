@@ -22,6 +22,7 @@ from envcompare.cli.options import (
     LOOKING,
     PATH,
     PLACES,
+    UserPath,
     command_line,
     settings_of,
     taking,
@@ -222,7 +223,7 @@ def doctor(*, form: str, **values: Any) -> None:
 @taking(PLACES)
 @click.option(
     "--sbom",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=UserPath(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Write a bill of materials of the wheels (CycloneDX JSON).",
 )
@@ -250,7 +251,7 @@ def build(display: Display, /, *, sbom: Path | None, **values: Any) -> None:
 @click.option(
     "--run",
     "run_folder",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=UserPath(file_okay=False, path_type=Path),
     metavar="RUN",
     help="Remove only what this run left on its hosts.",
 )

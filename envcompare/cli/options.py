@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -33,11 +34,21 @@ from envcompare.text import closest, listed, masked_words, parse_toml
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _Decorator = Callable[[_F], _F]
+
+
+class UserPath(click.Path):
+    """A path on this machine; a shell leaves the `~` of `--out=~/x` to the program."""
+
+    def convert(self, value: Any, *context: Any) -> Any:
+        """Return the path, with the home folder in place of `~`."""
+        return super().convert(os.path.expanduser(value), *context)  # noqa: PTH111 — keeps ~nobody
+
+
 # As typed: the code that opens it reports what is wrong, with its own exit code.
-PATH = click.Path(path_type=Path, readable=False)
+PATH = UserPath(path_type=Path, readable=False)
 _CONFIG = click.option(
     "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=UserPath(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="TOML file with the same settings as the flags. [default: envcompare.toml if it exists]",
 )
@@ -52,7 +63,7 @@ IMPORT = (
     click.argument("tool", type=click.Choice(GPU_TOOLS)),
     click.argument(
         "files",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=UserPath(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE…",
         nargs=-1,
         required=True,
@@ -62,7 +73,7 @@ IMPORT = (
     ),
     click.option(
         "--into",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=UserPath(file_okay=False, path_type=Path),
         metavar="RUN",
         help="Run folder to add to, imported or measured. [default: a new one]",
     ),
@@ -89,7 +100,7 @@ IMPORT = (
     ),
     click.option(
         "--out",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=UserPath(file_okay=False, path_type=Path),
         default=Path("results"),
         metavar="DIR",
         help="Parent of new run folders. [default: results]",

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from envcompare.cli.options import (
     EXPERIMENT,
     MEASURE,
+    UserPath,
     command_line,
     command_name,
     named_flags,
@@ -92,7 +93,7 @@ _CAPTURED = (*_LINES[:2], *named_flags("budget", "seed", "quiet_gate", "title", 
 @click.option("--yes", is_flag=True, help="Run a plan of more than 200 cells.")
 @click.option(
     "--resume",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=UserPath(file_okay=False, path_type=Path),
     metavar="RUN",
     help="Continue an interrupted run, with its options. Exit 2 if software, kernel, driver or "
     "data changed.",
@@ -486,7 +487,7 @@ def _why_no_proof(comparison: RunComparison) -> str:
 @click.option(
     "--output",
     "-o",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=UserPath(dir_okay=False, path_type=Path),
     required=True,
     metavar=f"FILE{_SUFFIX}",
     help="File to write; it must not exist.",

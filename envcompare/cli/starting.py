@@ -17,7 +17,7 @@ from typing import Final
 import click
 from click.shell_completion import get_completion_class
 
-from envcompare.cli.options import command_name
+from envcompare.cli.options import UserPath, command_name
 from envcompare.config.scheduling import SLURM, parse_allocation
 from envcompare.config.settings import Settings, WorkloadTable, settings_toml
 from envcompare.console import Display, print_lines
@@ -65,7 +65,7 @@ class _Suggestion:
 
 @click.command()
 @click.argument(
-    "program", type=click.Path(path_type=Path), metavar="[PROGRAM]", required=False, default=None
+    "program", type=UserPath(path_type=Path), metavar="[PROGRAM]", required=False, default=None
 )
 @click.option(
     "--try-s",

@@ -605,7 +605,8 @@ def _rest(settings: Settings) -> dict[str, Any]:
     return {
         **{name: getattr(settings, name) for name in _SAME},
         "has_startup": settings.startup,
-        "out": Path(settings.out or "results"),
+        # A shell leaves the ~ of --out=~/x to the program.
+        "out": Path(os.path.expanduser(settings.out or "results")),  # noqa: PTH111 — keeps ~nobody
         "places": parse_places(settings.place),
         "connect_timeout_s": settings.connect_timeout,
         "host_patience_s": settings.host_patience,

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
-from envcompare.cli.options import parse_set, read_settings
+from envcompare.cli import app
+from envcompare.cli.options import PATH, UserPath, parse_set, read_settings
 from envcompare.cli.planning import resolved
 from envcompare.cli.running import run
 from envcompare.config import known_keys
@@ -123,6 +124,21 @@ def test_set_reads_numbers_words_and_lists() -> None:
     parsed = parse_set(("rnn.hidden=64,128", "cnn.lr=1e-3", "cnn.optimizer=adam", "cnn.x=true"))
     assert parsed["rnn"]["hidden"] == (64, 128)
     assert parsed["cnn"] == {"lr": 0.001, "optimizer": "adam", "x": True}
+
+
+def test_tilde_that_a_shell_leaves_is_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in --out=~/runs, and in the file; a folder called `~` would be made."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    experiment, _ = resolved(Settings(envs="vm", out="~/runs"), Settings())
+    assert experiment.out == tmp_path / "runs"
+    assert PATH.convert("~/runs", None, None) == tmp_path / "runs"
+    assert PATH.convert("~nobody-has-this/runs", None, None) == Path("~nobody-has-this/runs")
+    kinds = [option.type for command in app.commands.values() for option in command.params]
+    paths = [kind for kind in kinds if isinstance(kind, click.Path)]
+    assert paths
+    assert all(isinstance(path, UserPath) for path in paths)
 
 
 @pytest.mark.parametrize("item", ["", "rnn", "rnn.hidden", "rnn.hidden=", ".hidden=1", "rnn.=1"])
