@@ -251,7 +251,9 @@ def compare_stacks(
     session.stage()
     prints = {name: _fingerprints(session, experiment, cell) for name, cell in cells.items()}
     pairs = ((counterpart(arm, arms), arm) for arm in arms if not arm.is_reference)
-    return tuple(_compared_stack(session, pair, prints, options) for pair in pairs)
+    hosts = ((session.host.label, str(session.host)),)
+    context = ArmsContext(options=options, hosts=hosts)
+    return tuple(_compared_stack(session, context, pair, prints) for pair in pairs)
 
 
 def is_meant_same(arm: ArmRecord, other: ArmRecord) -> bool:
@@ -306,16 +308,15 @@ def _facts(worker: Worker, spec: LaunchSpec, *, seed: int) -> dict[str, Fingerpr
 
 def _compared_stack(
     session: HostSession,
+    context: ArmsContext,
     pair: tuple[ArmRecord, ArmRecord],
     prints: dict[str, dict[str, FingerprintRecord]],
-    options: tuple[str, ...],
 ) -> ComparedStack:
     base, arm = pair
+    of_pair = dataclasses.replace(context, arms=pair)
     mismatch = session.arms[arm.id].mismatch
     by_workload = {
-        name: compare_fingerprints(
-            by_arm[base.id], by_arm[arm.id], ArmsContext(arms=pair, options=options)
-        )
+        name: compare_fingerprints(by_arm[base.id], by_arm[arm.id], of_pair)
         for name, by_arm in prints.items()
     }
     return ComparedStack(

@@ -55,6 +55,7 @@ class ArmsContext:
     throttled_ns: int | None = None  # of both while measuring; None: not measured
     peak_bytes: int | None = None  # the larger peak of memory; None: not measured
     options: tuple[str, ...] = ()  # of the command line, in addition to those of a remedy
+    hosts: tuple[tuple[str, str], ...] = ()  # each with its --hosts, empty for none; or unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

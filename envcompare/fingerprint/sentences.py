@@ -303,7 +303,8 @@ def _command(pair: FingerprintPair, flags: str) -> str:
 
 def _envcompare(pair: FingerprintPair, envs: str, *, replaced: str = "") -> str:
     """Return the command of the run with these arms, without the option `replaced`."""
-    host = pair.other.host
+    label = pair.other.host
+    host = dict(pair.context.hosts).get(label, label)
     where = f" --hosts {shlex.quote(host)}" if host not in {"", "local"} else ""
     words = pair.context.options
     if replaced == "--threads":

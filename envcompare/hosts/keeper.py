@@ -37,6 +37,7 @@ from envcompare.run_folder import is_run_id
 from envcompare.stack.storage import OPEN_FOLDERS
 from envcompare.text import Command, age_text, spoken
 from envcompare.transport import FOLDER_S, Drain, Process, Transport, shell
+from envcompare.transport.hosts import HostSpec
 
 Purpose = Literal["run", "clean"]
 
@@ -239,6 +240,13 @@ class Asker:
     host: str
     purpose: Purpose
     run_id: str
+    address: str = ""  # for --hosts, if the name is none
+
+    @classmethod
+    def of(cls, host: HostSpec, purpose: Purpose, run_id: str) -> Asker:
+        """Name a host of the plan; a node of a job is reached by its own name."""
+        address = host.node or str(host)
+        return cls(host=host.label, purpose=purpose, run_id=run_id, address=address)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -342,7 +350,7 @@ def take(
         waited_s = time.monotonic() - begun
         is_same_run = holder is not None and holder.run_id == _safe(asker.run_id)
         if waited_s >= max(wait_s, _SAME_RUN_GRACE_S if is_same_run else _GRACE_S):
-            raise _refusal(asker.host, holder, file)
+            raise _refusal(asker, holder, file)
         if wait_s and time.monotonic() - said >= _SAY_EVERY_S:
             said = time.monotonic()
             say(f"waiting for the host ({age_text(waited_s)}): {_who(holder, file)}")
@@ -400,18 +408,19 @@ def end_lost(transport: Transport, asker: Asker) -> None:
         end(transport, holder)
 
 
-def _refusal(host: str, holder: Holder | None, file: str) -> HostHeldError:
+def _refusal(asker: Asker, holder: Holder | None, file: str) -> HostHeldError:
     wait = "wait for it with --wait, or --wait=SECONDS"
     if holder is None:
         return HostHeldError(
-            f"{host} is in use",
+            f"{asker.host} is in use",
             details=_who(holder, file),
             hint=f"{wait}; `sudo fuser -v {shlex.quote(file)}` on the host names the process",
         )
     what = "run" if holder.purpose == "run" else "`envcompare clean`"
-    break_it = f"envcompare clean --hosts {shlex.quote(host)} --break-lock"
+    address = asker.address or asker.host
+    break_it = f"envcompare clean --hosts {shlex.quote(address)} --break-lock"
     return HostHeldError(
-        f"{host} is in use by another {what}",
+        f"{asker.host} is in use by another {what}",
         details=holder.sentence,
         hint=f"{wait}; if it hangs, free the host with `{break_it}`, or `kill {holder.pid}` there",
     )

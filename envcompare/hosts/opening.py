@@ -176,7 +176,7 @@ def _has_built(host: HostSpec, experiment: Experiment, base: str) -> bool:
 
 def _refusal(host: HostSpec, experiment: Experiment) -> HostHeldError | None:
     """Return the error for a held host; None if it is free or cannot be asked."""
-    asker = Asker(host=host.label, purpose="run", run_id="new")
+    asker = Asker.of(host, "run", "new")
     try:
         with closing(connect(host, options=ssh_options(experiment))) as transport:
             # This one is never requested: the attempt has its own time limit.

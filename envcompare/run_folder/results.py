@@ -50,7 +50,7 @@ from envcompare.run_folder.records import (
     RunRecord,
     Sample,
 )
-from envcompare.text import parse_toml, shortened, visible_line
+from envcompare.text import listed, parse_toml, shortened, visible_line
 
 PROOF = "proof.json"
 _PROFILES = "profiles"
@@ -107,6 +107,28 @@ def configuration_of(run: RunRecord) -> dict[str, Any]:
             details=str(error),
             hint="restore the file from a copy, or run again",
         ) from error
+
+
+def addresses_of(run: RunRecord) -> dict[str, str]:
+    """Return what `--hosts` takes for each host of a run: empty if a job chose it.
+
+    The first of hosts with ranks stands for all. Hosts that are not known are left out.
+    """
+    try:
+        content = configuration_of(run)
+    except RunFolderError:
+        return {}
+    labels = tuple(dict.fromkeys(cell.host for cell in run.cells))
+    if "allocation" in content:
+        return dict.fromkeys(labels, "")
+    given = content.get("hosts", [])
+    if isinstance(given, dict):
+        tables = (table if isinstance(table, dict) else {} for table in given.values())
+        given = [table.get("address", name) for name, table in zip(given, tables, strict=True)]
+    addresses = tuple(map(str, given if isinstance(given, list) else listed(str(given))))
+    if any(cell.hosts for cell in run.cells):
+        addresses = (",".join(addresses),)
+    return dict(zip(labels, addresses, strict=True)) if len(labels) == len(addresses) else {}
 
 
 def json_bytes(content: object) -> bytes:

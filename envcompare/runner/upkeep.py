@@ -126,7 +126,7 @@ class _HostTask:
         """Keep the host locked meanwhile; raises as `keeper.take`."""
         return keeper.held(
             session.transport,
-            Asker(host=self.host.label, purpose="clean", run_id=session.run_id),
+            Asker.of(self.host, "clean", session.run_id),
             wait_s=self.experiment.wait_s,
             interruption=self.interruption,
             say=self.display.saying(self.host.label),

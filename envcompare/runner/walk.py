@@ -413,7 +413,7 @@ class _HostRun:
     def _take_lock(
         self, session: HostSession, *, is_regained: bool = False, most_s: float = math.inf
     ) -> None:
-        job, asker = self.job, Asker(host=self.label, purpose="run", run_id=session.run_id)
+        job, asker = self.job, Asker.of(session.host, "run", session.run_id)
         if is_regained:
             keeper.end_lost(session.transport, asker)
         self._lock = keeper.take(

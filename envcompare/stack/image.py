@@ -205,7 +205,7 @@ def look_up(store: ImageStore, reference: str) -> Image | None:
     raise UnusableError(
         f"{store.is_on} does not describe its images",
         details=answer.tail(1),
-        hint=f"envcompare doctor --envs {store.engine.program} --hosts {store.transport.name}",
+        hint=f"run {store.engine.program} image inspect {reference} there",
     )
 
 

@@ -167,7 +167,7 @@ def inspect(transport: Transport, path: str) -> Sif:
         raise StackError(
             f"{path} is not on {transport.name}" if there.exit_code == 3 else f"cannot read {path}",
             details=there.tail(1),
-            hint=f"copy it there, for example: scp IMAGE.sif {transport.name}:{path}",
+            hint="give the path of a SIF that you may read there, or of one on this machine",
         )
     digest = there.stdout.strip()
     if digest != "sandbox":

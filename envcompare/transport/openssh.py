@@ -148,11 +148,19 @@ def _ssh_words(destination: Destination, options: SshOptions) -> list[str]:
     return [*words, "--", destination.alias]
 
 
+def ssh_arguments(destination: Destination) -> str:
+    """Return how a user names a host to ssh, which takes no `host:port`."""
+    port = f"-p {destination.port} " if destination.port else ""
+    return f"{port}{destination.user + '@' if destination.user else ''}{destination.alias}"
+
+
 def _unreadable(destination: Destination, config: Path | None, why: str) -> TransportError:
+    given = f"-F {shlex.quote(str(config))} " if config else ""
+    shown = f"`ssh -G {given}{ssh_arguments(destination)}`"
     return TransportError(
         f"the SSH configuration for {destination} cannot be read",
         details=why,
-        hint=f"fix {config or '~/.ssh/config'}; `ssh -G {destination.alias}` shows the same",
+        hint=f"fix {config or '~/.ssh/config'}; {shown} shows the same",
     )
 
 
@@ -480,5 +488,5 @@ def _not_forwarded(destination: Destination, remote: str, why: str) -> Transport
     return TransportError(
         f"the socket {remote} of host '{destination}' cannot be reached from here",
         details=why,
-        hint=f"check that `ssh {destination.alias} true` works without a prompt",
+        hint=f"check that `ssh {ssh_arguments(destination)} true` works without a prompt",
     )

@@ -41,6 +41,7 @@ from envcompare.transport.openssh import (
     known_types,
     read_known_hosts,
     resolve,
+    ssh_arguments,
     trusted_name,
 )
 
@@ -392,7 +393,7 @@ def _broken(settings: SshSettings, reason: str) -> TransportError:
     return TransportError(
         f"no SSH session with host '{settings.destination}'",
         details=f"{_address(settings)}: {reason}",
-        hint=f"look at the output of `ssh -v {_ssh_arguments(settings)} true`",
+        hint=f"look at the output of `ssh -v {ssh_arguments(settings.destination)} true`",
     )
 
 
@@ -406,19 +407,13 @@ def _denied(
         details=f"{reason + '; ' if reason else ''}tried: {keys}",
         hint=f"unlock the key with `ssh-add {locked}`"
         if locked
-        else f"install a key with `ssh-copy-id {_ssh_arguments(settings)}`, or set IdentityFile "
-        "in ~/.ssh/config",
+        else f"install a key with `ssh-copy-id {ssh_arguments(settings.destination)}`, "
+        "or set IdentityFile in ~/.ssh/config",
     )
 
 
 def _address(settings: SshSettings) -> str:
     return f"{settings.hostname} port {settings.port}"
-
-
-def _ssh_arguments(settings: SshSettings) -> str:
-    target = settings.destination
-    port = f"-p {target.port} " if target.port else ""
-    return f"{port}{target.user + '@' if target.user else ''}{target.alias}"
 
 
 def _start_proxy(command: str) -> socket.socket:
@@ -517,7 +512,12 @@ class _SshProcess:
     """A command on another machine; a second session can kill its process group."""
 
     def __init__(
-        self, channel: _Channel, *, host: str, brief: str, kill_group: Callable[[_Group], None]
+        self,
+        channel: _Channel,
+        *,
+        host: Destination,
+        brief: str,
+        kill_group: Callable[[_Group], None],
     ) -> None:
         self._channel = channel
         self._host = host
@@ -542,7 +542,7 @@ class _SshProcess:
         if code >= 0:
             return code
         if not self._is_killed and self._is_cut():
-            raise _lost(self._host, self._brief)
+            raise _lost(str(self._host), self._brief)
         # Without an exit code, the shell around the command was killed together with its group.
         return 128 + signal.SIGKILL
 
@@ -593,7 +593,9 @@ class SshTransport:
         """Start the command on the host; a missing program ends with exit code 127."""
         channel = self._start(shell_text(("/bin/sh", "-c", _SCRIPT, "sh", *command.flat())))
         brief = " ".join(command.argv[:2])
-        return _SshProcess(channel, host=self.name, brief=brief, kill_group=self._kill_group)
+        return _SshProcess(
+            channel, host=self._destination, brief=brief, kill_group=self._kill_group
+        )
 
     @contextmanager
     def forward_unix(self, path: str) -> Iterator[Path]:
@@ -649,7 +651,7 @@ def _lost(host: str, what: str) -> TransportError:
     )
 
 
-def _read_mark(channel: _Channel, host: str) -> tuple[_Group, bytes]:
+def _read_mark(channel: _Channel, host: Destination) -> tuple[_Group, bytes]:
     """Return the process group, and the output after its line; skips what the login shell printed.
 
     Raises TransportError if the line does not come.
@@ -674,5 +676,5 @@ def _read_mark(channel: _Channel, host: str) -> tuple[_Group, bytes]:
         f"cannot start commands on host '{host}'",
         details="its login shell printed: "
         f"{output.strip()[-300:].decode(errors='replace') or 'nothing'}",
-        hint=f"check that `ssh {host} true` works, and that the host runs Linux",
+        hint=f"check that `ssh {ssh_arguments(host)} true` works, and that the host runs Linux",
     )

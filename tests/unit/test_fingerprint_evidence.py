@@ -285,6 +285,20 @@ def test_the_remedy_is_a_command_for_this_very_pair() -> None:
     assert "--vm-python PATH" in found["python.version"].remedy
 
 
+@pytest.mark.parametrize(
+    ("address", "begin"),
+    [
+        ("me@gpu01:2222", "`envcompare run --hosts me@gpu01:2222 --envs vm,docker "),
+        ("", "`envcompare run --envs vm,docker "),  # a node of a job
+    ],
+)
+def test_the_remedy_names_the_host_by_its_address(address: str, begin: str) -> None:
+    """The name in the plan reaches another host, or none."""
+    sides: tuple[Facts, Facts] = ({"python.version": "3.11"}, {"python.version": "3.12"})
+    found = differences(*sides, host="gpu01", hosts=(("gpu01", address),))
+    assert found["python.version"].remedy.startswith(begin)
+
+
 def test_the_remedy_measures_the_same_work_again() -> None:
     """Its command has the options of the run; hosts and arms it names itself."""
     words = "envcompare -q run --hosts a,b --envs=vm,docker --base-image mine --set cnn.batch=8"

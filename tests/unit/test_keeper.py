@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from envcompare.hosts.keeper import Asker, HostLock
 from envcompare.run_folder.results import RunFolder
 from envcompare.stack.storage import host_cache
 from envcompare.transport import LOCAL
+from envcompare.transport.hosts import HostSpec, parse_hosts
 
 NAME = "envcompare-measuring.lock"
 # A client of its own that holds this machine until it is killed.
@@ -88,6 +90,22 @@ def test_a_second_client_is_told_who_holds_the_host(first: subprocess.Popen[str]
     assert "--wait" in error.hint
     assert "envcompare clean --hosts local --break-lock" in error.hint
     assert f"kill {holder.pid}" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("spec", "address"),
+    [
+        (parse_hosts(["me@gpu02:2222"])[0], "me@gpu02:2222"),
+        (replace(parse_hosts(["slurm-1"])[0], node="node17"), "node17"),
+    ],
+)
+@pytest.mark.usefixtures("first")
+def test_the_command_that_frees_a_host_reaches_it(spec: HostSpec, address: str) -> None:
+    """It gives the address with user and port, not the name in the plan."""
+    asker = Asker.of(spec, "run", "second")
+    with pytest.raises(UnusableError, match=f"{spec.label} is in use") as caught:
+        keeper.take(LOCAL, asker, wait_s=0, interruption=Interruption(), say=print)
+    assert f"`envcompare clean --hosts {address} --break-lock`" in caught.value.hint
 
 
 def test_a_client_that_is_killed_leaves_nothing(first: subprocess.Popen[str], place: Path) -> None:

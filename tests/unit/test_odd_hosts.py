@@ -144,6 +144,22 @@ def test_docker_that_prints_a_banner_is_quoted_without_its_colours(
     assert "\x1b" not in check.reason
 
 
+def test_a_hint_on_an_image_needs_no_address_of_its_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node of a job has none, and scp takes no host:port."""
+    with pytest.raises(EnvcompareError) as missing:
+        sif.inspect(LOCAL, f"{tmp_path}/missing.sif")
+    assert missing.value.hint == (
+        "give the path of a SIF that you may read there, or of one on this machine"
+    )
+    _say(tmp_path, monkeypatch, "docker", "")
+    (tmp_path / "docker").write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(EnvcompareError, match="does not describe its images") as silent:
+        image.look_up(image_store(LOCAL), "python:3")
+    assert silent.value.hint == "run docker image inspect python:3 there"
+
+
 @pytest.mark.parametrize(
     ("versions", "reason"),
     [

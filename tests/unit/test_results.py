@@ -23,10 +23,19 @@ from envcompare.run_folder import (
     since_retry,
     standing,
 )
-from envcompare.run_folder.records import SCHEMA, ArmRecord, Event, FingerprintRecord
-from envcompare.run_folder.results import RunFolder, new_run_id
+from envcompare.run_folder.records import (
+    SCHEMA,
+    ArmRecord,
+    CellRecord,
+    Event,
+    FingerprintRecord,
+)
+from envcompare.run_folder.results import RunFolder, addresses_of, new_run_id
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schema"
+
+
+HOSTS = ("gpu01", "gpu02")
 
 
 @pytest.fixture
@@ -156,6 +165,35 @@ def test_fingerprints_are_read_back_for_every_host_and_arm(folder: RunFolder) ->
     assert (
         folder.path / "fingerprints" / distinct_name("gpu 01") / "vm" / "cnn_default.json"
     ).is_file()
+
+
+ADDRESSES = [
+    ('hosts = ["me@gpu01", "gpu02:2222"]', {"gpu01": "me@gpu01", "gpu02": "gpu02:2222"}),
+    ("[hosts.gpu01]\naddress = 'me@a'\n[hosts.gpu02]", {"gpu01": "me@a", "gpu02": "gpu02"}),
+    ('allocation = "slurm:nodes=2"', {"gpu01": "", "gpu02": ""}),
+    ('hosts = ["gpu01"]', {}),
+    ("hosts = 5", {}),
+    ("no TOML", {}),
+]
+
+
+@pytest.mark.parametrize(("configuration", "addresses"), ADDRESSES)
+def test_what_reaches_the_hosts_of_a_run_is_read_from_its_configuration(
+    configuration: str, addresses: dict[str, str]
+) -> None:
+    """The names in the plan lack the user and the port."""
+    cells = tuple(CellRecord(id=f"{host}/a/b", host=host, workload="a") for host in HOSTS)
+    run = msgspec.structs.replace(run_record(), cells=cells, configuration=configuration)
+    assert addresses_of(run) == addresses
+
+
+def test_ranks_on_several_hosts_need_all_of_them() -> None:
+    """A command with --rendezvous names them together."""
+    cell = CellRecord(id="gpu02/ddp/a", host="gpu02", workload="ddp", hosts=HOSTS[::-1])
+    run = msgspec.structs.replace(
+        run_record(), cells=(cell,), configuration='hosts = ["gpu01", "gpu02:22"]'
+    )
+    assert addresses_of(run) == {"gpu02": "gpu01,gpu02:22"}
 
 
 def test_resumed_run_is_read_by_what_stands() -> None:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -35,11 +36,13 @@ from envcompare.transport.openssh import (
     SshOptions,
     _judge,
     _known_name,
+    _not_forwarded,
     _remember,
     _Trust,
     known_types,
     read_known_hosts,
     resolve,
+    ssh_arguments,
 )
 
 KEY = HostKey(type="ssh-ed25519", content=base64.b64encode(b"one key").decode())
@@ -386,6 +389,19 @@ def test_configuration_that_openssh_refuses_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TransportError, match="configuration for gpu cannot be read") as caught:
         settings_of("Host *\n NoSuchWord yes\n", tmp_path, Destination(alias="gpu"))
     assert "line 2" in caught.value.details
+    assert f"`ssh -G -F '{tmp_path}/a config' gpu` shows the same" in caught.value.hint
+
+
+def test_a_command_to_copy_names_a_host_as_ssh_takes_it() -> None:
+    """The ssh of OpenSSH takes no host:port."""
+    destination = Destination(alias="gpu02", user="me", port=2222)
+    assert ssh_arguments(destination) == "-p 2222 me@gpu02"
+    error = _not_forwarded(destination, "/run/docker.sock", "")
+    assert "`ssh -p 2222 me@gpu02 true`" in error.hint
+    silent = Mock(recv=lambda _: b"", recv_stderr_ready=lambda: False)
+    with pytest.raises(TransportError, match="cannot start commands on host 'me@gpu02:2222'") as no:
+        ssh._read_mark(silent, destination)
+    assert "`ssh -p 2222 me@gpu02 true`" in no.value.hint
 
 
 # Hosts that cannot be reached

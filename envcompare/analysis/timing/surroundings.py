@@ -38,10 +38,9 @@ from envcompare.run_folder.records import (
     HostGroup,
     Memory,
     ProcessRun,
-    RunRecord,
     Sample,
 )
-from envcompare.run_folder.results import references_of
+from envcompare.run_folder.results import addresses_of, references_of
 
 _Floats = npt.NDArray[np.float64]
 SOURCE, INSTANT = "NVML, mean power readings", "NVML, instantaneous power readings"
@@ -367,6 +366,7 @@ class Surroundings:
 
     read: RunFiles
     seen: Mapping[tuple[str, str], _Seen]  # by cell and arm
+    hosts: tuple[tuple[str, str], ...]  # as those of ArmsContext
 
     @classmethod
     def of(cls, read: RunFiles) -> Surroundings:
@@ -375,18 +375,18 @@ class Surroundings:
         for sample in read.samples:
             if not isinstance(sample, GpuReading):  # readings are of a GPU, which all arms share
                 seen.setdefault((sample.cell, sample.arm), _Seen()).take(sample)
-        return cls(read=read, seen=seen)
+        return cls(read=read, seen=seen, hosts=tuple(addresses_of(read.run).items()))
 
     def context(self, cell: str, names: tuple[str, str]) -> ArmsContext:
         """Return the observations on two arms in a cell, in addition to their facts."""
         both = [self.seen.get((cell, name), _Seen()) for name in names]
-        return _context(self.read.timed, names, both)
+        return _context(self, names, both)
 
     def of_hosts(self, arm: str, hosts: tuple[str, str]) -> ArmsContext:
         """Return the observations on an arm on two hosts, over all their cells."""
         cells = {cell.id for cell in self.read.run.cells if cell.host in hosts}
         both = [seen for (cell, name), seen in self.seen.items() if name == arm and cell in cells]
-        return _context(self.read.timed, (arm, arm), both)
+        return _context(self, (arm, arm), both)
 
     def clocks(self, data: CellData, names: tuple[str, str], ratio: float) -> Differences:
         """Return the difference of GPU clocks between two arms, if any.
@@ -524,7 +524,8 @@ def of_cells(by_cell: dict[str, Differences], *, shared: Differences) -> dict[st
     return {cell: found for cell, found in otherwise.items() if found}
 
 
-def _context(run: RunRecord, names: tuple[str, str], both: list[_Seen]) -> ArmsContext:
+def _context(around: Surroundings, names: tuple[str, str], both: list[_Seen]) -> ArmsContext:
+    run = around.read.timed
     arms = {arm.id: arm for arm in run.arms}
     throttled = [value for seen in both for value in seen.throttled_ns]
     peaks = [value for seen in both for value in seen.peak_bytes]
@@ -538,6 +539,7 @@ def _context(run: RunRecord, names: tuple[str, str], both: list[_Seen]) -> ArmsC
             (statistics.median_low(seen.running) for seen in both if seen.running), default=None
         ),
         options=other_options(run.command_line),
+        hosts=around.hosts,
     )
 
 
