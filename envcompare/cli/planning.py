@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 
 from envcompare.bundled import __version__
+from envcompare.config import Arm, parse_arms
 from envcompare.config.experiment import Experiment, resolve
 from envcompare.config.plan import Cell, Plan, make_plan, not_placed
 from envcompare.config.scheduling import check_time
@@ -29,7 +31,15 @@ from envcompare.measure import derive_seed, shuffled
 from envcompare.run_folder import next_session, written_samples
 from envcompare.run_folder.records import ArmRecord, ProfileChoice
 from envcompare.run_folder.results import RunFolder, configuration_of
-from envcompare.text import assigned, counted, first_few, masked_toml, parse_toml, shown_text
+from envcompare.text import (
+    assigned,
+    counted,
+    first_few,
+    listed,
+    masked_toml,
+    parse_toml,
+    shown_text,
+)
 from envcompare.transport.hosts import HostSpec, Inventory, KnownHost, host_groups, parse_hosts
 
 PROFILES: dict[ProfileChoice, str] = {
@@ -101,6 +111,7 @@ def standalone(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> Experimen
     own_workloads = tuple(
         f"{w.path}:{w.class_name}" for w in experiment.workloads if w.path is not None
     )
+    experiment = _with_absolute_paths(experiment, hosts)
     config = experiment.ssh_config and str(Path(experiment.ssh_config).expanduser().resolve())
     named = tuple(map(str, hosts))
     tagged = {
@@ -123,6 +134,48 @@ def standalone(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> Experimen
         }
         settings = msgspec.structs.replace(settings, workloads=tables)
     return replace(experiment, hosts=named, settings=settings, ssh_config=config)
+
+
+def _with_absolute_paths(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> Experiment:
+    """Make the paths of files on this machine absolute; on other hosts they mean those there.
+
+    The nodes of a job see the folder in which it is requested. Raises ConfigError for relative data
+    on another host, where an engine would refuse them.
+    """
+    is_here = experiment.allocation is not None or all(host.is_local for host in hosts)
+    data = experiment.data
+    if data is not None and not (is_here or data.startswith("/")):
+        raise ConfigError(
+            f"--data {data} is no absolute path",
+            details="on another host it is not relative to this folder, and no engine mounts it",
+            hint="give the path on the hosts, as in --data /data/imgs",
+        )
+    paths: dict[str, Any] = {}
+    for name in ("data", "vm_python", "host_python"):
+        path = getattr(experiment, name)
+        # A program without a slash is searched for in PATH; ~ means the same in any folder.
+        if is_here and path and not path.startswith("~") and (name == "data" or "/" in path):
+            paths[name] = str(Path(path).absolute())
+    arms = tuple(_with_absolute_file(arm, is_here=is_here) for arm in experiment.arms)
+    settings = msgspec.structs.replace(experiment.settings, **paths)
+    if arms != experiment.arms:
+        items = (_absolute_item(item, is_here=is_here) for item in listed(settings.envs))
+        settings = msgspec.structs.replace(settings, envs=tuple(items))
+    return replace(experiment, arms=arms, settings=settings, **paths)
+
+
+def _absolute_item(item: str, *, is_here: bool) -> str:
+    arm = parse_arms((item,), all_traits())[0]
+    return item.removesuffix(arm.reference) + _with_absolute_file(arm, is_here=is_here).reference
+
+
+def _with_absolute_file(arm: Arm, *, is_here: bool) -> Arm:
+    """Return an arm of a SIF on this machine, or of a sandbox where it is the host, by its path."""
+    path = arm.reference
+    # For a text that is too long for a path these are False, and those of Path raise OSError.
+    is_known = os.path.isfile(path) or (is_here and os.path.isdir(path))  # noqa: PTH112, PTH113
+    is_file = arm.traits.reference == "file" and is_known
+    return replace(arm, reference=str(Path(path).absolute())) if is_file else arm
 
 
 def _table_of(program: Program) -> WorkloadTable:
@@ -254,7 +307,7 @@ def places_of(folder: RunFolder, again: Settings) -> tuple[Experiment, tuple[Hos
     """
     about_work = (
         *("workload", "workloads", "set", "compare", "reference"),
-        *("search", "until", "place", "rendezvous"),
+        *("search", "until", "place", "rendezvous", "data"),
     )
     file = msgspec.structs.replace(settings_of(folder), **dict.fromkeys(about_work))
     return *resolved(again, file, is_run=True), folder.run_id
