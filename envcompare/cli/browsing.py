@@ -49,10 +49,13 @@ def _row(path: Path, folder: RunFolder) -> Row:
 
     cells: tuple[Words, ...]
     try:
+        # Asked first: the files of a run that ends meanwhile are then read as they are at its end,
+        # or it is said to be measured still.
+        is_measured = owner_of(path) is not None
         run = compare_run(folder)
         answers = [f"{headline.arm} {headline.badge}" for headline in headlines(run)]
         ended = "ended" if run.course.is_complete else "interrupted"
-        state = ended if owner_of(path) is None else "being measured"
+        state = "being measured" if is_measured else ended
         cells = (state, visible(run.reference_arm), "; ".join(answers))
     except EnvcompareError as error:
         # The run is of another version, or damaged.

@@ -19,6 +19,8 @@ from envcompare.run_folder import owner_of
 from envcompare.run_folder.results import RunFolder
 
 _LOCAL_ADDRESS: Final = "127.0.0.1"
+# How long a page stands. A run that has ended may be resumed, or get profiles.
+_CHANGING_S, _ENDED_S = 5.0, 30.0
 _PAGE: Final = "report.html"
 _TEXTS: Final = frozenset({"", ".json", ".jsonl", ".log", ".csv", ".md", ".toml", ".xml", ".html"})
 
@@ -44,13 +46,14 @@ class RunServer(ThreadingHTTPServer):
         return f"http://{_LOCAL_ADDRESS}:{self.server_port}/{self.secret}/"
 
     def page(self) -> bytes:
-        """Return the page, which is drawn again while the run is being measured."""
+        """Return the page, drawn again after a while, and often while the run is being measured."""
         with self._drawing:
             if time.monotonic() > self._until_s:
+                # Asked first, so that a run that ends meanwhile is drawn once more, soon.
+                is_changing = owner_of(self.folder.path) is not None
                 names = tuple(name for name in self.folder.file_names() if name != _PAGE)
                 self._page = render(compare_run(self.folder), files=names).encode()
-                is_changing = owner_of(self.folder.path) is not None
-                self._until_s = time.monotonic() + 5 if is_changing else float("inf")
+                self._until_s = time.monotonic() + (_CHANGING_S if is_changing else _ENDED_S)
             return self._page
 
     def file(self, name: str) -> bytes | None:

@@ -14,6 +14,11 @@ from pathlib import Path
 import pytest
 from commandline import envcompare
 
+from envcompare.analysis.compare import compare_run
+from envcompare.analysis.model import RunComparison
+from envcompare.cli import browsing, serving
+from envcompare.run_folder.results import RunFolder
+
 RUNS = Path(__file__).resolve().parents[1] / "data" / "runs"
 
 
@@ -95,3 +100,43 @@ def test_runs_of_a_folder_are_listed(tmp_path: Path) -> None:
     missing = envcompare("ls", str(tmp_path / "none"), cwd=tmp_path)
     assert missing.returncode == 5
     assert "there is no folder" in missing.stderr
+
+
+@pytest.fixture
+def ending(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Give what holds a run; it lets go as soon as the files of the run are read."""
+    held = ["run"]
+
+    def read(folder: RunFolder) -> RunComparison:
+        read_until_now = compare_run(folder)
+        held.clear()
+        return read_until_now
+
+    for name in ("browsing", "serving"):
+        monkeypatch.setattr(f"envcompare.cli.{name}.owner_of", lambda _: held[0] if held else None)
+    monkeypatch.setattr("envcompare.cli.serving.compare_run", read)
+    monkeypatch.setattr("envcompare.analysis.compare.compare_run", read)
+    return held
+
+
+def test_a_run_that_ends_while_it_is_read_is_drawn_again(
+    ending: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Soon if it was being measured, and later as well: it may be resumed."""
+    drawn: list[float] = []
+    now = [1000.0]
+    monkeypatch.setattr(serving.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(serving, "render", lambda *_, **__: drawn.append(now[0]) or "page")
+    with serving.RunServer(RunFolder(RUNS / "1x1x1"), 0) as server:
+        for wait_s in (0, 4, 2, 20, 11):
+            now[0] += wait_s
+            assert server.page() == b"page"
+    assert drawn == [1000.0, 1006.0, 1037.0]
+    assert not ending
+
+
+@pytest.mark.usefixtures("ending")
+def test_a_run_that_ends_while_it_is_read_is_not_said_to_be_interrupted() -> None:
+    """What was read of it lacked the end."""
+    folder = RunFolder(RUNS / "1x1x1")
+    assert browsing._row(folder.path, folder).cells[1] == "being measured"
