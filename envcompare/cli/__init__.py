@@ -199,10 +199,11 @@ def doctor(*, form: str, **values: Any) -> None:
     )
     from envcompare.run_folder.results import json_bytes
 
-    experiment, hosts = resolved(*settings_of(values))
+    settings, file = settings_of(values)
+    experiment, hosts = resolved(settings, file)
     last: dict[str, HostExamination] = {}
     allowed = experiment.allow_mismatch
-    for examined in examine(experiment, hosts, command_line()):
+    for examined in examine(experiment, hosts, command_line(), file=file):
         if form == "text":
             is_second = examined.host in last
             print_lines(

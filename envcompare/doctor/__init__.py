@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Cell, make_plan, planned_arms
-from envcompare.config.settings import DEFAULTS, options
+from envcompare.config.settings import DEFAULTS, Settings, options
 from envcompare.doctor.checks import ComparedStack, Finding, HostExamination, diagnose, finding
 from envcompare.environments import Check
 from envcompare.environments.registry import ENVIRONMENTS, all_traits
@@ -38,7 +38,7 @@ from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import ArmRecord, FingerprintRecord, FingerprintValue
 from envcompare.stack import NotMadeError, Progress
 from envcompare.text import cause_line, listed
-from envcompare.transport.hosts import HostSpec, connect
+from envcompare.transport.hosts import LOCAL_NAME, HostSpec, connect
 
 
 class _NotComparedError(UnusableError):
@@ -46,13 +46,17 @@ class _NotComparedError(UnusableError):
 
 
 def examine(
-    experiment: Experiment, hosts: tuple[HostSpec, ...], command_line: tuple[str, ...] = ()
+    experiment: Experiment,
+    hosts: tuple[HostSpec, ...],
+    command_line: tuple[str, ...] = (),
+    *,
+    file: Settings | None = None,
 ) -> Iterator[HostExamination]:
     """Yield an examination of each host, in order, including hosts that cannot be reached.
 
     Hosts are examined concurrently, at most `experiment.jobs` at a time. A host with several arms
     yields a second, slower examination that adds how its stacks differ. Suggested commands keep the
-    options of `command_line`.
+    options of `command_line`, also where they are the defaults that the configuration file changes.
     """
     flags = other_options(command_line)
     has_several = len(_arms(experiment)) > 1
@@ -61,7 +65,9 @@ def examine(
 
         def compare(number: int) -> HostExamination:
             first = asked[number].result()
-            return first if first.exit_code else _compared(experiment, hosts[number], flags, first)
+            if first.exit_code:
+                return first
+            return _compared(experiment, hosts[number], flags, first, file or Settings())
 
         # Queued after all first examinations, so that none waits for a comparison.
         later = [pool.submit(compare, number) for number in range(len(hosts) * has_several)]
@@ -151,7 +157,11 @@ def _runtimes() -> Check:
 
 
 def _compared(
-    experiment: Experiment, host: HostSpec, flags: tuple[str, ...], known: HostExamination
+    experiment: Experiment,
+    host: HostSpec,
+    flags: tuple[str, ...],
+    known: HostExamination,
+    file: Settings,
 ) -> HostExamination:
     messages: list[str] = []
     progress = Progress(messages.append, may_make=False)
@@ -167,7 +177,7 @@ def _compared(
             messages += session.close()
     except _NotComparedError as error:
         # A stack that is not built yet is no failure.
-        hint = error.hint or build_command(experiment, host)
+        hint = error.hint or build_command(experiment, host, file, flags)
         problem = Problem(brief=error.brief, hint=hint)
     except Exception as fault:  # noqa: BLE001 — as above
         known_as = as_known(fault)
@@ -184,33 +194,45 @@ def _compared(
     return replace(known, stacks=stacks, not_compared=problem, notes=notes, exit_code=code)
 
 
-def build_command(experiment: Experiment, host: HostSpec) -> str:
-    """Return the `envcompare build` command for the arms of the host."""
-    given = replace(
-        experiment.settings, hosts=None if host.is_local else str(host), allow_mismatch=None
-    )
+def build_command(
+    experiment: Experiment, host: HostSpec, file: Settings, flags: tuple[str, ...] = ()
+) -> str:
+    """Return the `envcompare build` command for the arms of the host.
+
+    It gives what is not the default, and what the configuration file gives, which a flag may have
+    overridden; the flags may name the file.
+    """
+    given = replace(experiment.settings, hosts=str(host), allow_mismatch=None)
     # build has no --device.
     if experiment.device == "cpu" and given.variant == "auto":
         given = replace(given, variant="cpu")
     names = (name for name, traits in all_traits().items() if traits.is_default)
-    usual = replace(DEFAULTS, envs=tuple(names))
-    words: list[str] = []
+    usual = replace(DEFAULTS, envs=tuple(names), hosts=LOCAL_NAME)
+    words = list(_config_words(flags))
     for name, (option, _) in options().items():
         value = getattr(given, name)
         if option.group not in {"where", "stack", "ssh"} or value is None:
             continue
         text, flag = _as_flag(value), f"--{name.replace('_', '-')}"
+        is_in_file = getattr(file, name) is not None
         if option.is_repeated:
             words += (word for item in listed(value) for word in (flag, item))
-        elif value is True or text != _as_flag(getattr(usual, name)):
-            words += filter(None, (flag, text))
+        elif isinstance(value, bool):
+            words += (flag,) if value else (f"--{option.off}",) * is_in_file
+        elif is_in_file or text != _as_flag(getattr(usual, name)):
+            words += (flag, text)
     return f"envcompare build {shlex.join(words)}".rstrip()
 
 
+def _config_words(flags: tuple[str, ...]) -> tuple[str, ...]:
+    for number, word in enumerate(flags):
+        if word.partition("=")[0] == "--config":
+            return flags[number : number + 1 + ("=" not in word)]
+    return ()
+
+
 def _as_flag(value: Any) -> str:  # noqa: ANN401 — whatever a setting holds
-    """Return a value as its flag takes it; a boolean flag takes none."""
-    if isinstance(value, bool):
-        return ""
+    """Return a value as its flag takes it."""
     return f"{value:g}" if isinstance(value, int | float) else ",".join(listed(value))
 
 

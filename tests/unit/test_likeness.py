@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -11,6 +13,7 @@ from msgspec.structs import replace
 from schemas import schema_text
 
 from envcompare import doctor
+from envcompare.cli import app
 from envcompare.cli.planning import resolved
 from envcompare.config.experiment import Experiment
 from envcompare.config.settings import Settings
@@ -168,7 +171,47 @@ def test_the_command_that_builds_makes_the_very_stack_that_is_missing(
 ) -> None:
     """Whatever decides what is made stands in it, and nothing that is so anyway."""
     experiment, hosts = resolved(Settings(**given), Settings())
-    assert build_command(experiment, hosts[0]) == f"envcompare build{words}"
+    assert build_command(experiment, hosts[0], Settings()) == f"envcompare build{words}"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, " --hosts me@gpu01 --sif-compression none --accept-new-host-keys"),
+        (
+            {"hosts": "local", "sif_compression": "zstd", "accept_new_host_keys": False},
+            " --hosts local --sif-compression zstd --check-host-keys",
+        ),
+    ],
+)
+def test_the_command_that_builds_overrides_the_configuration_file_as_doctor_did(
+    given: dict[str, Any], words: str
+) -> None:
+    """A default that the command line gave would else be decided by the file."""
+    file = Settings(hosts="me@gpu01", sif_compression="none", accept_new_host_keys=True)
+    experiment, hosts = resolved(Settings(**given), file)
+    assert build_command(experiment, hosts[0], file) == f"envcompare build{words}"
+
+
+@pytest.mark.parametrize("words", [("--config", "a b.toml"), ("--config=a b.toml",)])
+def test_the_command_that_builds_reads_the_same_configuration_file(words: tuple[str, ...]) -> None:
+    """Otherwise that of the folder would decide."""
+    experiment, hosts = resolved(Settings(), Settings())
+    command = build_command(experiment, hosts[0], Settings(), ("--quick", *words, "--jobs", "2"))
+    assert command == f"envcompare build {shlex.join(words)}"
+
+
+def test_the_file_of_doctor_reaches_what_it_suggests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of the current folder, if the command line names none."""
+    (tmp_path / "envcompare.toml").write_text('hosts = "me@gpu01"\n')
+    monkeypatch.chdir(tmp_path)
+    files: list[Settings] = []
+    monkeypatch.setattr(doctor, "examine", lambda *_, file: files.append(file) or ())
+    with pytest.raises(SystemExit):
+        app(["doctor", "--envs", "vm,docker", "--hosts", "local"], standalone_mode=False)
+    assert files == [Settings(hosts="me@gpu01")]
 
 
 class HostSession:
@@ -197,7 +240,7 @@ def test_what_a_run_tells_of_an_arm_doctor_tells_too(monkeypatch: pytest.MonkeyP
     experiment, hosts = resolved(Settings(envs="vm,docker", workloads="cnn"), Settings())
     monkeypatch.setattr(doctor, "open_session", lambda *_: HostSession())
     known = HostExamination(host="local")
-    said = doctor._compared(experiment, hosts[0], (), known)
+    said = doctor._compared(experiment, hosts[0], (), known, Settings(hosts="me@gpu01"))
     note = "app:2 is 1 here and 2 on lab: the one there is taken"
     lines = comparison_lines(said)
     left = "docker could not be swept"
@@ -205,7 +248,8 @@ def test_what_a_run_tells_of_an_arm_doctor_tells_too(monkeypatch: pytest.MonkeyP
     assert "not compared, the stack of vm is not built yet" in lines[2]
     assert (said.notes, said.exit_code) == ((note, left), 0)
     assert said.not_compared == Problem(
-        brief="the stack of vm is not built yet", hint="envcompare build --envs vm,docker"
+        brief="the stack of vm is not built yet",
+        hint="envcompare build --envs vm,docker --hosts local",
     )
 
 
