@@ -46,7 +46,7 @@ _UNSET = "--unset="  # of `env`
 _SUDO = ("sudo", "-n")
 # No manual of Docker lists these.
 _HIDDEN = frozenset({"--net", "--net-alias", "--dns-opt"})
-IMAGE_NAME = re.compile(r"[\w./:@-]+")  # without a variable of the shell
+IMAGE_NAME = re.compile(r"[\w./:@-]+")  # without a variable or substitution of the shell
 _OPTION = re.compile(r"^\s+(?:-(\w), )?--([\w-]+)(?: (\S+))?(?:\s{2}|$)", re.MULTILINE)
 # Options that no two containers can have at once.
 _ALONE = frozenset({"--name", "-p", "--publish", "--ip", "--ip6", "--mac-address"})
@@ -73,9 +73,10 @@ def engine_call(line: str) -> EngineCall | None:
     may be redirected. Its words are not expanded. A client with options before `run` is excluded,
     since it may call another engine.
     """
-    # Replacements keep the positions: the shell joins lines that end with a backslash.
+    # Replacements keep the positions: the shell joins lines that end with a backslash. No name of
+    # an image, option or program has a `$`, so a substitution is taken for none of them.
     plain = line.replace("\\\n", "  ").rstrip()
-    text = StringIO(_SUBSTITUTION.sub(lambda found: "_" * len(found[0]), plain))
+    text = StringIO(_SUBSTITUTION.sub(lambda found: "$" * len(found[0]), plain))
     lexer = shlex.shlex(text, posix=True, punctuation_chars="();<>|&\n")
     lexer.commenters, lexer.whitespace, lexer.whitespace_split = "", " \t\r", True
     words: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -69,7 +70,7 @@ Options:
         ("docker  run\t-v $PWD:/w app", "docker  run", ("-v", "$PWD:/w", "app")),
         ("A=1 B='x y' podman run app", "A=1 B='x y' podman run", ("app",)),
         ("/usr/bin/docker container run app", "/usr/bin/docker container run", ("app",)),
-        ("docker run -v $(pwd):/w app", "docker run", ("-v", "______:/w", "app")),
+        ("docker run -v $(pwd):/w app", "docker run", ("-v", "$$$$$$:/w", "app")),
         ("docker run>log app", "docker run", (">", "log", "app")),
         ("DATA=/srv/docker docker run app", "DATA=/srv/docker docker run", ("app",)),
         ("sudo docker run app", "sudo docker run", ("app",)),
@@ -88,7 +89,7 @@ def test_call_of_an_engine_is_found_with_its_position(
     assert call is not None
     assert line[: call.position] == before
     assert call.words == words
-    parts = [line[begin:end].replace("$(pwd)", "______") for begin, end in call.spans]
+    parts = [line[begin:end].replace("$(pwd)", "$" * 6) for begin, end in call.spans]
     assert [shlex.split(part) for part in parts] == [[word] for word in words]
 
 
@@ -315,6 +316,28 @@ def test_image_that_a_line_pulls_by_itself_is_not_looked_up(
     prepared = EngineLine.of(("docker",)).prepare(request)
     assert prepared.software == ((("image.id", "an-id"),) if is_looked_up else ())
     assert (programs.folder / "asked").exists() is is_looked_up
+
+
+@pytest.mark.parametrize("image", ["$(cat built)", "app:$(git rev-parse --short HEAD)", "app:$V"])
+def test_image_that_the_shell_names_is_not_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: str
+) -> None:
+    """Its name is not known before the shell has run the line, which --lockstep needs."""
+    programs = Programs(first_on_path(tmp_path, monkeypatch))
+    (programs.folder / "manual").write_text(DOCKER)
+    programs.program("docker", '[ "$1" = run ] && exec cat manual; echo "$@" >>asked; echo an-id')
+    request = Request(
+        transport=LOCAL,
+        progress=Progress(lambda _text: None),
+        builder=ENGINE,
+        reference=f"docker run --rm {image} python train.py",
+    )
+    assert EngineLine.of(("docker",)).prepare(request).software == ()
+    assert not (programs.folder / "asked").exists()
+    with pytest.raises(UnusableError, match="must be known before it starts"):
+        EngineLine.of(("docker",)).prepare(
+            replace(request, options=replace(request.options, lockstep=True))
+        )
 
 
 def test_a_dangling_link_is_no_new_file_for_a_capture(tmp_path: Path) -> None:
