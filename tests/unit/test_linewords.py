@@ -50,4 +50,24 @@ def test_what_slows_only_the_faster_line_is_no_candidate(
     said = " ".join(line_causes(run, run.comparisons))
     assert said.startswith("The lines differ: a.py → b.py.")
     assert ("Candidates" in said) == (is_of_slower == (decided is SLOWER))
-    assert ("Nothing else was seen to differ" in said) == (is_of_slower != (decided is SLOWER))
+    assert ("Nothing else was seen that could" in said) == (is_of_slower != (decided is SLOWER))
+
+
+def test_difference_that_was_seen_is_not_denied() -> None:
+    """Though it is no candidate; without any, nothing differs."""
+    felt = FactDifference(
+        host="gpu01", arm="docker", key="cgroup.memory_limit_bytes", reference="unlimited",
+        value=10**9, fact_class="possible-influence", is_felt=False,
+    )  # fmt: skip
+    intended = msgspec.structs.replace(felt, key="seccomp.mode", fact_class="varied")
+    said = {}
+    for differences in ((felt,), (intended,), ()):
+        decided = msgspec.structs.replace(SLOWER, candidates=(felt.key,))
+        run = msgspec.structs.replace(run_of(decided, differences=differences), arms=ARMS)
+        said[differences] = line_causes(run, run.comparisons)[-1]
+    explained = (
+        "Nothing else was seen that could explain it; the report lists what differs under "
+        "Environments."
+    )
+    assert said[(felt,)] == said[(intended,)] == explained
+    assert said[()] == "Nothing else was seen to differ in what envcompare reads."

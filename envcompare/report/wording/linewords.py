@@ -13,7 +13,7 @@ from envcompare.fingerprint.evidence import likelihood_in_lines
 from envcompare.fingerprint.sentences import describe
 from envcompare.report.wording import duration
 from envcompare.report.wording.proofwords import proof_texts
-from envcompare.report.wording.verdicts import MOVED, candidate_differences
+from envcompare.report.wording.verdicts import MOVED, candidate_differences, reported_differences
 from envcompare.run_folder.records import CAPTURED, FactDifference, FingerprintValue
 from envcompare.text import counted, shortened, visible
 
@@ -42,6 +42,10 @@ _NOT_READ: Final = (
     "Not all of their processes were read: they ended too soon, or your login may not read them; "
     "run envcompare as root to read Docker's containers."
 )
+_NO_CAUSE: Final = (
+    "Nothing else was seen that could explain it; the report lists what differs under Environments."
+)
+_NOTHING: Final = "Nothing else was seen to differ in what envcompare reads."
 
 
 def line_causes(run: RunComparison, comparisons: Iterable[Comparison]) -> tuple[str, ...]:
@@ -76,7 +80,8 @@ def line_causes(run: RunComparison, comparisons: Iterable[Comparison]) -> tuple[
     if not are_read:
         texts.append(_NOT_READ)
     elif not shown:
-        texts.append("Nothing else was seen to differ in what envcompare reads.")
+        others = {name for _, name, _ in reported_differences(run, decided[0].cell)}
+        texts.append(_NO_CAUSE if arm.arm in others else _NOTHING)
     if shown:
         can_try = run.proof is None and CAPTURED not in {arm.environment, before.environment}
         tries = "; --prove tries what can be changed" if can_try else ""
