@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Final
 
 from envcompare.fingerprint import (
@@ -43,6 +44,8 @@ _FEW_MODULES: Final = 20
 _ENOUGH: Final = 1.25
 _THREADS: Final = ("torch.threads", "threads.omp", "threads.mkl", "threads.openblas")
 _SHOWN_IN_S: Final = 1e9  # ns, from which a time is shown in seconds
+_Sides = tuple[bool, bool]  # which of two arms, the reference first
+_BOTH: Final = (True, True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +54,12 @@ class ArmsContext:
 
     arms: tuple[ArmRecord, ArmRecord] | None = None  # the reference first
     is_program: bool = False  # a plain command, described by its launcher
-    running: int | None = None  # threads that ran in a block; None: not measured
+    # threads of each arm that ran in a block; None: not measured
+    running: tuple[int | None, int | None] = (None, None)
     throttled_ns: int | None = None  # of both while measuring; None: not measured
     peak_bytes: int | None = None  # the larger peak of memory; None: not measured
+    # peaks of each arm's control group, page cache included; None: not measured
+    group_peaks: tuple[int | None, int | None] = (None, None)
     options: tuple[str, ...] = ()  # of the command line, in addition to those of a remedy
     hosts: tuple[tuple[str, str], ...] = ()  # each with its --hosts, empty for none; or unknown
 
@@ -123,16 +129,15 @@ class FingerprintPair:
         """Return whether an arm is a capture, which may be of another machine."""
         return CAPTURED in {arm.environment for arm in self.context.arms or ()}
 
-    @property
-    def threads(self) -> int:
-        """Return the requested number of threads, else the number that ran; at least 1."""
-        asked = _counts(self, _THREADS)
-        return max(1, *asked) if asked else max(1, self.context.running or 1)
+    def threads(self, of: _Sides) -> int:
+        """Return the requested number of threads of arms, else the number that ran; at least 1."""
+        asked = _counts(self, _THREADS, of=of)
+        ran = (number or 1 for number in compress(self.context.running, of))
+        return max(1, *(asked or ran))
 
-    @property
-    def counted_threads(self) -> int | None:
-        """Return how many threads were seen alive; None if they were not counted."""
-        return max(_counts(self, ("threads.alive",)), default=None)
+    def counted_threads(self, of: _Sides) -> int | None:
+        """Return how many threads of arms were seen alive; None if they were not counted."""
+        return max(_counts(self, ("threads.alive",), of=of), default=None)
 
     @property
     def interposers(self) -> frozenset[str]:
@@ -141,8 +146,8 @@ class FingerprintPair:
         return frozenset(map(entry_name, both))
 
 
-def _counts(pair: FingerprintPair, keys: Iterable[str]) -> tuple[int, ...]:
-    values = (value for key in keys for value in pair.values(key))
+def _counts(pair: FingerprintPair, keys: Iterable[str], *, of: _Sides = _BOTH) -> tuple[int, ...]:
+    values = (value for key in keys for value in compress(pair.values(key), of))
     return tuple(value for value in values if isinstance(value, int))
 
 
@@ -380,16 +385,27 @@ def _preload(pair: FingerprintPair, key: str) -> Evidence:
 
 
 def _library_path(pair: FingerprintPair, key: str) -> Evidence:
-    before, after = (set(str(one or "").split(":")) - {""} for one in pair.values(key))
+    # An empty folder is the current one (ld.so(8)).
+    before, after = (
+        dict.fromkeys(one or "." for one in str(value).split(":")) if value else {}
+        for value in pair.values(key)
+    )
     paths = pair.values("loaded_paths")
     if None in paths:
         return Evidence(text="Whether a library was loaded from there was not measured.")
-    folders = tuple(f"{folder.rstrip('/')}/" for folder in before ^ after)
+    is_order = before.keys() == after.keys()
+    differing = before.keys() if is_order else before.keys() ^ after.keys()
+    folders = tuple(f"{folder.rstrip('/')}/" for folder in differing)
     loaded = (path for side in paths for _, path in _loaded_from(side))
     used = sorted({path.rpartition("/")[2] for path in loaded if path.startswith(folders)})
     if used:
-        return Evidence(text=f"{used[0]} was loaded from there.")
-    is_engines = before ^ after == {_ENGINE_LIBRARIES}
+        order = "The same folders are searched in another order. " * is_order
+        return Evidence(text=f"{order}{used[0]} was loaded from there.")
+    if is_order:
+        return Evidence(text="The same folders are searched, and no library was loaded from there.")
+    if any(not folder.startswith("/") for folder in folders):
+        return Evidence(text="Whether a library was loaded from there was not measured.")
+    is_engines = differing == {_ENGINE_LIBRARIES}
     text = "No library was loaded from there, but each folder slows the search."
     return Evidence(is_felt=False if is_engines else None, text=text)
 
@@ -412,9 +428,11 @@ def _quota(pair: FingerprintPair, key: str) -> Evidence:
     quota = min((one for one in pair.values(key) if isinstance(one, int | float)), default=None)
     if quota is None:
         return Evidence()
+    before, after = (value == quota for value in pair.values(key))
+    asked = pair.threads((before, after))
     # Threads of a class may be idle, except those that were asked for.
-    lived = pair.counted_threads if pair.context.is_program else None
-    threads = max(pair.threads, lived or 1)
+    lived = pair.counted_threads((before, after)) if pair.context.is_program else None
+    threads = max(asked, lived or 1)
     ran = f"{counted(threads, 'thread')} ran on a quota of {_cpus(quota)}"
     stopped = [pair.context.throttled_ns, *_counts(pair, (THROTTLED,))]
     stops_ns = [ns for ns in stopped if ns is not None]
@@ -424,26 +442,29 @@ def _quota(pair: FingerprintPair, key: str) -> Evidence:
         text = f"It stopped the workload for {time} while it was measured: {ran}."
         return Evidence(is_felt=True, text=text)
     is_measured = pair.context.throttled_ns is not None  # in each block; of a command once
-    if quota < (pair.threads if is_measured else threads):
+    if quota < (asked if is_measured else threads):
         return Evidence(is_felt=True, text=f"{ran}.")
     if is_measured:
         return Evidence(is_felt=False, text=f"It did not stop the workload: {ran}.")
     unknown = "whether it stopped the workload was not measured"
     if stops_ns:
         unknown = "it did not stop the one process that was watched"
-    if pair.context.is_program and pair.counted_threads is None:
+    if pair.context.is_program and lived is None:
         return Evidence(text="The threads of the command were not counted.")
     return Evidence(text=f"{ran}; {unknown}.")
 
 
 def _cpu_set(pair: FingerprintPair, key: str) -> Evidence:
     """Return whether an arm has fewer CPUs than threads; enough CPUs prove nothing."""
-    cpus = min((count for one in pair.values(key) if (count := _count_cpus(one))), default=None)
+    counts = [_count_cpus(one) for one in pair.values(key)]
+    cpus = min(filter(None, counts), default=None)
     if cpus is None:
         return Evidence()
-    if pair.context.is_program and pair.counted_threads is None:
+    before, after = (count == cpus for count in counts)
+    lived = pair.counted_threads((before, after)) if pair.context.is_program else None
+    if pair.context.is_program and lived is None:
         return Evidence(text="The threads of the command were not counted.")
-    threads = max(pair.threads, (pair.counted_threads or 1) if pair.context.is_program else 1)
+    threads = max(pair.threads((before, after)), lived or 1)
     text = f"The workload uses {counted(threads, 'thread')}, and one arm has {_cpus(cpus)}."
     return Evidence(is_felt=True if cpus < threads else None, text=text)
 
@@ -487,16 +508,35 @@ def _overwritten(pair: FingerprintPair, key: str) -> Evidence | None:
 
 
 def _memory(pair: FingerprintPair, key: str) -> Evidence:
-    limits = [one for one in pair.values(key) if isinstance(one, int)]
-    if limits and (hits := max(_counts(pair, (LIMIT_HITS,)), default=0)):
-        faults = max(_counts(pair, ("process.major_faults",)), default=0)
-        text = f"It was reached {hits} times, with {counted(faults, 'read')} of pages from disk."
-        return Evidence(is_felt=True, text=text)
-    peak = pair.context.peak_bytes
-    if not limits or peak is None:
+    """Return whether the work reached the least limit, to which the page cache counts too."""
+    limit = min((one for one in pair.values(key) if isinstance(one, int)), default=None)
+    if limit is None:
         return Evidence()
-    text = f"Its peak is {_megabytes(peak)} and the limit {_megabytes(min(limits))}."
-    return Evidence(is_felt=peak * _ENOUGH > min(limits), text=text)
+    before, after = (value == limit for value in pair.values(key))
+    hits = max(_counts(pair, (LIMIT_HITS,), of=(before, after)), default=None)
+    if hits:
+        faults = max(_counts(pair, ("process.major_faults",), of=(before, after)), default=0)
+        reads = counted(faults, "read")
+        text = f"It was reached {counted(hits, 'time')}, with {reads} of pages from disk."
+        return Evidence(is_felt=True, text=text)
+    own, most = pair.context.peak_bytes, _megabytes(limit)
+    if own is not None and own * _ENOUGH > limit:
+        return Evidence(is_felt=True, text=f"Its peak is {_megabytes(own)} and the limit {most}.")
+    groups = filter(None, compress(pair.context.group_peaks, (before, after)))
+    if (group := max(groups, default=None)) is not None:
+        is_near, text = (
+            group * _ENOUGH > limit,
+            f"With the page cache, the peak is {_megabytes(group)}",
+        )
+    elif hits is not None:
+        is_near, text = False, "It was not seen to be reached"
+    else:
+        is_near, text = (
+            True,
+            f"Without the page cache, the peak is {_megabytes(own)}" if own else "",
+        )
+    said = f"{text}, and the limit is {most}." if text else ""
+    return Evidence(is_felt=None if is_near else False, text=said)
 
 
 def _count_cpus(value: FingerprintValue) -> int | None:

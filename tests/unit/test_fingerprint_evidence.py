@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from pairs import OWN, Facts, differences
 
+from envcompare.analysis.timing.surroundings import Surroundings, _Seen
 from envcompare.fingerprint.sentences import describe, other_options
+from envcompare.run_folder.records import Memory
 
 TORCH = ("libc.so.6 1", "libtorch_cpu.so 2", "libgomp.so.1 3")
 PATHS = ("_pcg64.so /v/site-packages/numpy/random/_pcg64.so", "_ssl.so /usr/lib-dynload/_ssl.so")
@@ -135,6 +141,77 @@ def test_a_cpu_set_confounds_below_the_threads(cpus: str, threads: int, expected
         {"cgroup.cpuset": "0-7"}, {"cgroup.cpuset": cpus}, both={"torch.threads": threads}
     )
     assert found["cgroup.cpuset"].fact_class == expected
+
+
+def test_threads_are_those_of_the_arm_that_is_confined() -> None:
+    """The other arm may run more, since it has more processors."""
+    many, few = {"torch.threads": 64}, {"torch.threads": 2}
+    quota, cpus = "cgroup.cpu_quota", "cgroup.cpuset"
+    limited = {**few, quota: 8.0, cpus: "0-7"}
+    found = differences({**many, quota: "unlimited", cpus: "0-63"}, limited, throttled_ns=0)
+    ran = "2 threads ran on a quota of 8 CPUs."
+    assert found[quota].evidence == f"It did not stop the workload: {ran}"
+    assert found[quota].is_felt is False
+    assert found[cpus].evidence == "The workload uses 2 threads, and one arm has 8 CPUs."
+    assert found[cpus].is_felt is None
+    found = differences({quota: "unlimited"}, {quota: 8.0}, throttled_ns=0, running=(64, 2))
+    assert found[quota].is_felt is False
+    found = differences({quota: 8.0}, {quota: "unlimited"}, throttled_ns=0, running=(64, 2))
+    assert found[quota].evidence == "64 threads ran on a quota of 8 CPUs."
+    alive = "threads.alive"
+    found = differences({quota: "unlimited", alive: 64}, {quota: 8.0, alive: 2}, is_program=True)
+    assert "2 threads ran" in found[quota].evidence
+    found = differences({quota: "unlimited", alive: 64}, {quota: 8.0}, is_program=True)
+    assert found[quota].evidence == "The threads of the command were not counted."
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("/a:/b", "/b:/a", "The same folders are searched in another order. libx.so was"),
+        ("/c:/d", "/d:/c", "The same folders are searched, and no library was"),
+        ("/c", "/c:/c", "The same folders are searched, and no library was"),
+        ("/c", "/c:/a", "libx.so was"),
+        ("/c", "/c:", "Whether a library was"),
+        ("/c", "/c:lib", "Whether a library was"),
+    ],
+)
+def test_folders_for_libraries_count_in_their_order(before: str, after: str, expected: str) -> None:
+    """The first that has a library counts; a folder that is not absolute is not known."""
+    key = "env.LD_LIBRARY_PATH"
+    found = differences(
+        {key: before, "loaded_paths": ("libx.so /a/libx.so",)},
+        {key: after, "loaded_paths": ("libx.so /b/libx.so",)},
+    )[key]
+    assert found.evidence.partition(" loaded from there")[0] == expected
+    assert found.is_felt is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "seen", "expected", "is_felt"),
+    [
+        ({}, {"peak_bytes": 300_000_000},
+         "Without the page cache, the peak is 300 MB, and the limit is 1000 MB.", None),
+        ({}, {"peak_bytes": 900_000_000}, "Its peak is 900 MB and the limit 1000 MB.", True),
+        ({}, {"peak_bytes": 300_000_000, "group_peaks": (None, 990_000_000)},
+         "With the page cache, the peak is 990 MB, and the limit is 1000 MB.", None),
+        ({}, {"group_peaks": (990_000_000, 400_000_000)},
+         "With the page cache, the peak is 400 MB, and the limit is 1000 MB.", False),
+        ({"cgroup.memory_limit_hits": 0}, {"peak_bytes": 300_000_000},
+         "It was not seen to be reached, and the limit is 1000 MB.", False),
+        ({"cgroup.memory_limit_hits": 1, "process.major_faults": 3}, {},
+         "It was reached 1 time, with 3 reads of pages from disk.", True),
+        ({}, {}, "", None),
+    ],
+)  # fmt: skip
+def test_memory_limit_counts_the_page_cache(
+    facts: Facts, seen: dict[str, Any], expected: str, *, is_felt: bool | None
+) -> None:
+    """Only its own peak, or how often the limit was hit, shows that it had no effect."""
+    key = "cgroup.memory_limit_bytes"
+    unlimited: Facts = {key: "unlimited", "cgroup.memory_limit_hits": 0}
+    found = differences(unlimited, {key: 1_000_000_000, **facts}, **seen)[key]
+    assert (found.evidence, found.is_felt) == (expected, is_felt)
 
 
 @pytest.mark.parametrize(
@@ -465,3 +542,19 @@ def test_packages_of_other_versions_are_told_by_their_versions_alone() -> None:
         both={"loaded_packages": ("pillow==0",)},
     )
     assert list(found) == ["packages"]
+
+
+def test_what_a_cell_saw_is_kept_by_arm_and_by_host() -> None:
+    """A limit concerns the threads and the memory of the arm that has it."""
+    cells = [SimpleNamespace(id=f"{host}/c", host=host) for host in ("h2", "h1")]
+    run = SimpleNamespace(arms=[], command_line=(), cells=cells)
+    memory = {"restart": 0, "generation": 0, "max_rss_bytes": 1}
+    seen = {}
+    for at, (cell, arm) in enumerate(product(("h2/c", "h1/c"), ("vm", "docker"))):
+        seen[cell, arm] = _Seen(running=[at, at])
+        seen[cell, arm].take(Memory(cell=cell, arm=arm, cgroup_peak_bytes=at * 10, **memory))
+    around = Surroundings(read=SimpleNamespace(timed=run, run=run), seen=seen)  # type: ignore[arg-type]
+    of_arms = around.context("h2/c", ("vm", "docker"))
+    assert (of_arms.running, of_arms.group_peaks) == ((0, 1), (0, 10))
+    of_hosts = around.of_hosts("docker", ("h1", "h2"))
+    assert (of_hosts.running, of_hosts.group_peaks) == ((3, 1), (30, 10))

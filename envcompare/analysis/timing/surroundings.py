@@ -347,6 +347,7 @@ class _Seen:
 
     throttled_ns: list[int] = field(default_factory=list)
     peak_bytes: list[int] = field(default_factory=list)
+    group_peaks: list[int] = field(default_factory=list)
     running: list[int] = field(default_factory=list)
     is_program: bool = False
 
@@ -357,6 +358,8 @@ class _Seen:
             self.running.append(sample.running)
         if isinstance(sample, Memory | ProcessRun) and sample.max_rss_bytes is not None:
             self.peak_bytes.append(sample.max_rss_bytes)
+        if isinstance(sample, Memory) and sample.cgroup_peak_bytes is not None:
+            self.group_peaks.append(sample.cgroup_peak_bytes)
         self.is_program = self.is_program or isinstance(sample, ProcessRun)
 
 
@@ -379,14 +382,21 @@ class Surroundings:
 
     def context(self, cell: str, names: tuple[str, str]) -> ArmsContext:
         """Return the observations on two arms in a cell, in addition to their facts."""
-        both = [self.seen.get((cell, name), _Seen()) for name in names]
-        return _context(self, names, both)
+        first, second = ([self.seen.get((cell, name), _Seen())] for name in names)
+        return _context(self, names, (first, second))
 
     def of_hosts(self, arm: str, hosts: tuple[str, str]) -> ArmsContext:
         """Return the observations on an arm on two hosts, over all their cells."""
-        cells = {cell.id for cell in self.read.run.cells if cell.host in hosts}
-        both = [seen for (cell, name), seen in self.seen.items() if name == arm and cell in cells]
-        return _context(self, (arm, arm), both)
+        host_of = {cell.id: cell.host for cell in self.read.run.cells}
+        first, second = (
+            [
+                seen
+                for (cell, name), seen in self.seen.items()
+                if name == arm and host_of.get(cell) == host
+            ]
+            for host in hosts
+        )
+        return _context(self, (arm, arm), (first, second))
 
     def clocks(self, data: CellData, names: tuple[str, str], ratio: float) -> Differences:
         """Return the difference of GPU clocks between two arms, if any.
@@ -524,8 +534,11 @@ def of_cells(by_cell: dict[str, Differences], *, shared: Differences) -> dict[st
     return {cell: found for cell, found in otherwise.items() if found}
 
 
-def _context(around: Surroundings, names: tuple[str, str], both: list[_Seen]) -> ArmsContext:
+def _context(
+    around: Surroundings, names: tuple[str, str], sides: tuple[list[_Seen], list[_Seen]]
+) -> ArmsContext:
     run = around.read.timed
+    both = [*sides[0], *sides[1]]
     arms = {arm.id: arm for arm in run.arms}
     throttled = [value for seen in both for value in seen.throttled_ns]
     peaks = [value for seen in both for value in seen.peak_bytes]
@@ -535,12 +548,20 @@ def _context(around: Surroundings, names: tuple[str, str], both: list[_Seen]) ->
         is_program=any(seen.is_program for seen in both),
         throttled_ns=sum(throttled) if throttled else None,
         peak_bytes=max(peaks, default=None),
-        running=max(
-            (statistics.median_low(seen.running) for seen in both if seen.running), default=None
-        ),
+        running=(_running(sides[0]), _running(sides[1])),
+        group_peaks=(_group_peak(sides[0]), _group_peak(sides[1])),
         options=other_options(run.command_line),
         hosts=around.hosts,
     )
+
+
+def _running(side: list[_Seen]) -> int | None:
+    numbers = (statistics.median_low(seen.running) for seen in side if seen.running)
+    return max(numbers, default=None)
+
+
+def _group_peak(side: list[_Seen]) -> int | None:
+    return max((peak for seen in side for peak in seen.group_peaks), default=None)
 
 
 def host_differences(read: RunFiles) -> tuple[HostDifference, ...]:
