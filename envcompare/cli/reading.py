@@ -330,7 +330,7 @@ def compare(
     envcompare compare results/BEFORE results/AFTER       did docker ÷ vm change in between?
 
     slower:2% applies if the whole interval lies beyond 2 %, slower alone if that is the verdict.
-    unproven:2% applies unless the whole interval lies below 2 %: use it if an upgrade must prove
+    unproven:2% applies unless the whole intervals lie below 2 %: use it if an upgrade must prove
     that it costs nothing. An inconclusive comparison passes slower:2%.
     With two runs, gates judge the change of each ratio to the reference, never a time, because
     conditions change from run to run. Exit 3 or 4 if a gate could not judge everything, for

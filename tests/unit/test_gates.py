@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -13,6 +14,7 @@ from envcompare.analysis.model import Reason
 from envcompare.analysis.two_runs import (
     Claim,
     Gate,
+    claims_of_run,
     gates_exit_code,
     judge_gates,
     parse_gates,
@@ -20,6 +22,7 @@ from envcompare.analysis.two_runs import (
 from envcompare.errors import ConfigError
 from envcompare.report.wording.changewords import gate_blocks, worded_gates
 from envcompare.stats.verdicts import verdict
+from tests.data.report import builders
 
 
 def claim(low: float | None, high: float | None, *, reason: str = "", **changes: Any) -> Claim:
@@ -146,6 +149,8 @@ def test_what_a_gate_finds(
     assert found(gate, claim(*interval)) == expected
 
 
+# A typical step that is slower by less than 2 %, and a mean that may be far slower.
+OPEN_MEAN: Final = claim(0.3, 1.5, outcome="slower", mean_low=-0.01, mean_high=0.08)
 WITHDRAWN: Final = claim(8.0, 9.0, outcome="inconclusive", is_firm=False)
 
 
@@ -167,6 +172,12 @@ WITHDRAWN: Final = claim(8.0, 9.0, outcome="inconclusive", is_firm=False)
         ("unproven:2%", claim(None, None, outcome="failed"), "unjudged"),
         # One step in fifty that takes three times as long moves no typical step.
         ("slower:2%", claim(-0.5, 0.5, outcome="slower", mean_low=0.025, mean_high=0.06), "hit"),
+        ("slower:2%", OPEN_MEAN, None),
+        ("unproven:2%", OPEN_MEAN, "hit"),
+        ("unproven:2%", replace(OPEN_MEAN, is_mean_firm=False), "hit"),
+        ("unproven:2%", replace(OPEN_MEAN, mean_high=0.019), None),
+        ("slower:2%", replace(OPEN_MEAN, mean_low=0.025), "hit"),
+        ("slower:2%", replace(OPEN_MEAN, mean_low=0.025, is_mean_firm=False), None),
     ],
 )
 def test_what_a_gate_finds_in_a_claim_that_its_interval_does_not_decide(
@@ -340,3 +351,12 @@ def test_gate_hit_by_the_mean_says_the_figures_of_the_mean() -> None:
     )
     assert "docker is 5.0 % slower" in sentence("slower:2%", one)
     assert "at least 2.5 %" in sentence("slower:2%", one)
+    assert "not shown to be less than 2 % slower (+3.6 %" in sentence("unproven:2%", OPEN_MEAN)
+
+
+def test_gate_of_a_run_has_the_mean_that_claims_no_difference() -> None:
+    """A mean that is not firm, as of a screen, may still be far above the bound."""
+    mean = builders.estimate(3.0, -1.0, 7.0)
+    known = builders.comparison("slower", builders.estimate(0.9, 0.3, 1.5), mean=mean)
+    (judged,) = claims_of_run(builders.run_of(known))
+    assert (judged.mean_high, judged.is_mean_firm) == (mean.high, False)

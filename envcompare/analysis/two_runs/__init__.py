@@ -6,7 +6,7 @@ slower than before. Times from different runs are never compared directly, since
 have changed.
 
 `slower:2%` hits if the whole reported interval, of the typical step or of the mean, is beyond 2 %,
-and never if the claim was withdrawn. `unproven:2%` hits unless the whole interval is below 2 %, so
+and never if the claim was withdrawn. `unproven:2%` hits unless the whole of both is below 2 %, so
 too little measuring does not pass. Comparisons without a judgement are findings too.
 """
 
@@ -304,6 +304,7 @@ class Claim:
     high: float | None = None
     mean_low: float | None = None  # of the mean of all steps
     mean_high: float | None = None
+    is_mean_firm: bool = True  # it may claim a difference
     elapsed_s: float | None = None  # time that its cell took; with two runs, in the later one
     kept_half: float = 0.0  # half-width that the earlier run contributes to a change
     is_firm: bool = True  # no failed control contradicts a claim inside the margin
@@ -362,7 +363,8 @@ def claims_of_run(run: RunComparison) -> tuple[Claim, ...]:
         _claim(
             comparison,
             comparison.deciding,
-            mean=comparison.mean if comparison.is_mean_firm else None,
+            mean=comparison.mean,
+            is_mean_firm=comparison.is_mean_firm,
             elapsed_s=elapsed.get(comparison.cell),
             is_described={
                 (comparison.host, comparison.arm),
@@ -382,6 +384,7 @@ def _claim(  # noqa: PLR0913 — each is a part of the claim
     ratio: Estimate | Change | None,
     *,
     mean: Estimate | None = None,
+    is_mean_firm: bool = True,
     elapsed_s: float | None,
     kept_half: float = 0.0,
     is_described: bool,
@@ -397,6 +400,7 @@ def _claim(  # noqa: PLR0913 — each is a part of the claim
         high=ratio.high if ratio else None,
         mean_low=mean.low if mean else None,
         mean_high=mean.high if mean else None,
+        is_mean_firm=is_mean_firm,
         elapsed_s=elapsed_s,
         kept_half=kept_half,
         is_firm=not judged.control_failed,
@@ -461,12 +465,14 @@ def _half_width(estimate: Estimate | None) -> float:
 
 
 def _by_mean(gate: Gate, claim: Claim) -> Claim:
-    """Return the claim by the mean if only that is beyond the bound of a gate."""
+    """Return the claim by the mean if only that hits a gate with a bound."""
     low, high = claim.mean_low, claim.mean_high
-    if gate.percent is None or low is None or high is None or _is_beyond(gate, claim):
+    if gate.percent is None or low is None or high is None or _finding(gate, claim) == "hit":
+        return claim
+    if gate.is_of_speed and not claim.is_mean_firm:
         return claim
     mean = replace(claim, low=low, high=high, log_ratio=(low + high) / 2)
-    return mean if _is_beyond(gate, mean) else claim
+    return mean if _finding(gate, mean) == "hit" else claim
 
 
 def judge_gates(gates: Iterable[Gate], claims: tuple[Claim, ...]) -> tuple[GateResult, ...]:
@@ -497,8 +503,7 @@ def gates_exit_code(
 
 
 def _judge(gate: Gate, claims: tuple[Claim, ...]) -> GateResult:
-    if gate.is_of_speed:
-        claims = tuple(_by_mean(gate, claim) for claim in claims)
+    claims = tuple(_by_mean(gate, claim) for claim in claims)
     findings = tuple(
         GateFinding(
             cell=claim.cell,
