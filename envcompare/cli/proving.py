@@ -187,7 +187,7 @@ def prove(
         if is_typed:
             own += _changes_of_lines(fast, slow, manual, here)
             own += _packages(folder, names, (fast, slow), Path(cache).parent, say)
-        levers = _levers(whole, decided, own, cache=cache, is_engine=call is not None)
+        levers = _levers(whole, decided, own, slow, cache=cache)
         return search.prove(levers, arm=decided.arm, slow_arm=slow_arm, cell=decided.cell)
 
 
@@ -481,7 +481,7 @@ def _packages(
 
 
 def _levers(
-    whole: RunComparison, decided: Comparison, own: list[Change], *, cache: str, is_engine: bool
+    whole: RunComparison, decided: Comparison, own: list[Change], slow: str, *, cache: str
 ) -> list[Change]:
     """Return what can be changed: what the lines say, and what was read of their processes."""
     differences, _ = line_candidates(whole, decided)
@@ -489,11 +489,12 @@ def _levers(
         differences = [
             replace(each, reference=each.value, value=each.reference) for each in differences
         ]
-    levers = changes(differences, cache=cache, is_engine=is_engine)
+    levers = changes(differences, cache=cache, is_engine=engine_call(slow) is not None)
     # The effect of a lever on such a variable is read back from the changed line.
     read_back = {lever.edit.variables for lever in levers}
     own = [each for each in own if not each.edit.variables or each.edit.variables not in read_back]
-    return [*own, *(lever for lever in levers if not any(replaces(each, lever) for each in own))]
+    levers = [lever for lever in levers if not any(replaces(each, lever) for each in own)]
+    return [lever for lever in (*own, *levers) if lever.can_be_read(slow)]
 
 
 def units(samples: Iterable[Sample]) -> list[Unit]:

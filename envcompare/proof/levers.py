@@ -8,7 +8,6 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from difflib import SequenceMatcher
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -27,8 +26,9 @@ from envcompare.environments.line import (
 )
 from envcompare.fingerprint import READ, holds_for
 from envcompare.fingerprint.sentences import describe
+from envcompare.proof.words import SIF, differing_words, words_or_text
 from envcompare.run_folder.records import FactDifference, FingerprintValue
-from envcompare.text import visible
+from envcompare.text import is_masked, visible
 
 Kind = Literal["options", "software", "isolation", "settings"]
 _CACHE: Final = "/envcompare-pycache"
@@ -57,27 +57,49 @@ _OF_SHELL: Final = re.compile(r"[;&|()<>`\n]|\$\(|^#")
 _LAUNCHES: Final = re.compile(
     r"(?:\S*/)?(?:python[\d.]*|apptainer|singularity|torchrun|accelerate|(?:uv|conda) run)(?:\s|$)"
 )
-_SIF: Final = re.compile(r"\.(?:sif|simg)['\"]?$")
 # A file or folder, but for SIFs, which are only read; a number is none.
 _IS_PLACE: Final = re.compile(r"^(?!.*\.(?:sif|simg)['\"]?$)(?:.*/|.*\.[A-Za-z]\w*['\"]?$)")
 _PYTHON: Final = r"[^\s;&|()<>'\"$`]*python[\d.]*"
 _PYTHON_OF_LINE: Final = re.compile(rf"({_SETTINGS.pattern})({_PYTHON})(?=\s)")
 _SETTING: Final = re.compile(r"([A-Za-z_]\w*)=('[^']*'|\"[^\"]*\"|\S*)")
 # Options that may be repeated: their values are told apart by a name, or by where they are mounted.
-_BY_NAME: Final = frozenset({"e", "env", "ulimit", "security-opt", "label", "sysctl", "add-host"})
-_BY_TARGET: Final = frozenset({"v", "volume", "p", "publish"})
+_BY_NAME: Final = frozenset({"e", "ulimit", "security-opt", "label", "sysctl", "add-host"})
+_BY_TARGET: Final = frozenset({"v", "p"})
 _BY_VALUE: Final = frozenset({"tmpfs", "cap-add", "cap-drop", "mount", "device", "group-add"})
-_SHORT: Final = {"env": "e", "volume": "v", "publish": "p", "net": "network", "m": "memory"}
+_SHORT: Final = {
+    "env": "e",
+    "volume": "v",
+    "publish": "p",
+    "net": "network",
+    "m": "memory",
+    "u": "user",
+    "c": "cpu-shares",
+    "h": "hostname",
+    "l": "label",
+    "w": "workdir",
+}
 # What options cost in safety if they are added, and if they are left out.
 _COSTS: Final = (
-    (r"seccomp=unconfined", "the container may make every system call"),
-    (r"apparmor=unconfined", "no security module confines the container"),
+    (r"seccomp[=:]unconfined", "the container may make every system call"),
+    (r"apparmor[=:]unconfined|label[=:]disable", "no security module confines the container"),
+    (r"systempaths=unconfined|unmask=", "the container reaches all of the host's /proc and /sys"),
     (r"--cap-add|--privileged", "the container has more of the rights of root on the host"),
     (r"--net(?:work)?[ =]host", "the container reaches every port of the host"),
+    (r"--ipc[ =]host", "the container shares memory with the processes of the host"),
+    (r"--pid[ =]host", "the container sees the processes of the host"),
+    (r"--userns[ =]host", "root in the container is root on the host"),
+    (r"--uts[ =]host", "the container shares the name of the host"),
+    (r"--cgroupns[ =]host", "the container sees the control groups of the host"),
+    (r"--device(?:-cgroup-rule)?[ =]", "the container reaches a device of the host"),
 )
 _PROTECTIONS: Final = (
-    r"--cap-drop|no-new-privileges|--read-only|--user|(?:^|\s)-u\b|--net(?:work)?[ =]none"
-    r"|--pids-limit|--security-opt(?!.*(?:unconfined|disable))"
+    r"--cap-drop|no-new-privileges|--read-only|--user(?!ns[ =]host)|(?:^|\s)-u"
+    r"|--net(?:work)?[ =]none|--pids-limit|--security-opt(?!.*(?:unconfined|disable|unmask))"
+    r"|--(?:ipc|pid|cgroupns)[ =](?:none|private)|--runtime[ =]\S*(?:runsc|kata)"
+)
+# Its Python ignores variables: of a command, in the options before a script or module.
+_IGNORES: Final = re.compile(
+    rf"{_PYTHON}(?:\s+(?:-[WX]\s*[^\s-]\S*|-[bBdiOPqsSuvx]+|--\S+))*\s+-[bBdiOPqsSuvx]*[EI]"
 )
 
 
@@ -139,6 +161,7 @@ _LEVERS: Final = (
 """Every lever on a container; variables, byte code and the image are changed for any line."""
 _READ_BACK: Final = (
     *("limits", "cgroup.cpu_quota", "cpu.affinity", "seccomp", "threads", "env", "allocator"),
+    "capabilities",
 )
 
 
@@ -204,6 +227,11 @@ class Change:
         if re.search(_PROTECTIONS, " ".join(self.edit.removed)) and not costs:
             costs = ["the container loses a protection that the line gives it"]
         return ", and ".join(costs)
+
+    def can_be_read(self, line: str) -> bool:
+        """Return whether the Python of a line reads the variables that lead it to this change."""
+        is_of_python = bool(self.edit.paths) or self.key == _BYTE_CODE
+        return not (is_of_python and _IGNORES.search(line))
 
     def is_without_effect(self, facts: Mapping[str, FingerprintValue]) -> bool:
         """Return whether the facts of the changed line show another value than was wanted."""
@@ -311,7 +339,7 @@ def variable_changes(fast: str, slow: str) -> list[Change]:
         return []
     (wanted, fast_rest), (given, slow_rest) = map(_settings_of, (fast, slow))
     names = [name for name in given | wanted if given.get(name) != wanted.get(name)]
-    if fast_rest == slow_rest and len(names) < 2:
+    if words_or_text(fast_rest) == words_or_text(slow_rest) and len(names) < 2:
         return []
     changed = []
     for name in names:
@@ -340,13 +368,13 @@ def sif_of(line: str) -> tuple[str, tuple[int, int]] | None:
     words = list(_WORD.finditer(line))
     texts = [word[0] for word in words]
     first = sum(1 for _ in takewhile(VARIABLE_SETTING.fullmatch, texts))
-    at = next((at for at, text in enumerate(texts) if _SIF.search(text)), 0)
+    at = next((at for at, text in enumerate(texts) if SIF.search(text)), 0)
     between = zip(texts[first + 1 :], texts[first + 2 : at], strict=False)
     runs_sif = re.compile(r"(?:\S*/)?(?:apptainer|singularity)")
     if not (at > first and runs_sif.fullmatch(texts[first]) and _may_be_mixed(texts)):
         return None
     # With more than one SIF, one of them may be an overlay.
-    if sum(map(bool, map(_SIF.search, texts))) > 1:
+    if sum(map(bool, map(SIF.search, texts))) > 1:
         return None
     if any(word[0] != "-" and before[0] != "-" for before, word in between):
         return None
@@ -453,9 +481,9 @@ def word_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
     for words, places, count in zip((old, new), spans, map(sum, counts), strict=True):
         del words[:count], places[:count]
     changed: list[Change] = []
-    for a, b, c, d in _differing(old, new):
+    for a, b, c, d in differing_words(old, new):
         parts = (" ".join(old[a:b]), " ".join(new[c:d]))
-        if all(map(_SIF.search, parts)) and (b - a, d - c) == (1, 1) and sif_change(fast, slow):
+        if all(map(SIF.search, parts)) and (b - a, d - c) == (1, 1) and sif_change(fast, slow):
             # The image is changed by its files.
             continue
         if any(map(_IS_PLACE.search, old[a:b] + new[c:d])):
@@ -470,26 +498,12 @@ def word_changes(fast: str, slow: str, *, manual: str) -> list[Change]:
         before, after = (f"{option} {part}".strip() for part in parts)
         what, fix = _what_and_fix(before, after)
         changed.append(Change(key="words", what=what, edit=edit, fix=fix))
-    return [change for change in changed if edited(slow, change.edit, manual=manual) != fast]
-
-
-def _differing(old: list[str], new: list[str]) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the places in which words differ, an option and its value in one."""
-    # By default, words that occur often in a long line would be ignored (difflib).
-    for tag, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if tag == "equal":
-            continue
-        pairs = list(zip(old[a:b], new[c:d], strict=False))
-        rest = (old[a + len(pairs) : b] + new[c + len(pairs) : d])[:1]
-        is_option = [(one[0] == "-", other[0] == "-") for one, other in pairs]
-        if any(one != other for one, other in is_option) or any(one[0] != "-" for one in rest):
-            yield a, b, c, d
-            continue
-        starts = [n for n, (one, _) in enumerate(is_option) if n == 0 or one]
-        for n, end in zip(starts, [*starts[1:], len(pairs)], strict=bool(starts)):
-            yield a + n, a + end, c + n, c + end
-        if rest:
-            yield a + len(pairs), b, c + len(pairs), d
+    wanted = words_or_text(fast)
+    return [
+        change
+        for change in changed
+        if words_or_text(edited(slow, change.edit, manual=manual)) != wanted
+    ]
 
 
 def _may_be_mixed(words: list[str]) -> bool:
@@ -602,20 +616,25 @@ def _roles(edit: Edit) -> set[tuple[str, str]]:
 
 def _role(text: str) -> tuple[str, str]:
     """Return the name of an option, and which of several of that name it is."""
-    word = re.match(r"--?([\w-]+?)(?:[\s=]+(.*))?$", text, re.DOTALL)
+    # A value may directly follow a letter.
+    word = re.match(r"-([acehlmpuvw])([^\s=].*)$", text, re.DOTALL) or re.match(
+        r"--?([\w-]+?)(?:[\s=]+(.*))?$", text, re.DOTALL
+    )
     if word is None:
         return text, ""
-    name, value = word[1], (word[2] or "").strip("'\"")
+    name, value = _SHORT.get(word[1], word[1]), (word[2] or "").strip("'\"")
     if name in _BY_NAME:
-        return _SHORT.get(name, name), value.partition("=")[0]
+        return name, value.partition("=")[0]
     if name in _BY_TARGET:
         parts = value.split(":")
-        return _SHORT.get(name, name), parts[1] if len(parts) > 1 else parts[0]
-    return _SHORT.get(name, name), value.partition(":")[0] if name in _BY_VALUE else ""
+        return name, parts[1] if len(parts) > 1 else parts[0]
+    return name, value.partition(":")[0] if name in _BY_VALUE else ""
 
 
 def _edit(key: str, want: FingerprintValue, *, cache: str, is_engine: bool) -> Edit | None:
     """Return what gives the slow line a value of a fact; None if nothing can."""
+    if is_masked(str(want)):
+        return None
     name = _VARIABLES.get(key) or (key[4:] if holds_for("env", key) else "")
     # The value of such a variable is not kept.
     if name and want != "set":

@@ -46,6 +46,7 @@ from envcompare.report.wording.proofwords import proof_texts
 from envcompare.run_folder.records import FactDifference, FingerprintValue, Proof, Trial
 from envcompare.run_folder.results import PROOF, RunFolder
 from envcompare.stats import excess_of_share, share_closed
+from envcompare.text import masked
 
 HOLDS = """import fcntl, os, sys, time
 fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
@@ -839,7 +840,7 @@ def test_named_pythons_of_two_lines_are_a_change() -> None:
             "apptainer exec --nv a.sif python x.py",
             "apptainer exec b.sif python x.py -v",
             [
-                ("b.sif → --nv a.sif", "apptainer exec --nv a.sif python x.py -v"),
+                ("--nv is added", "apptainer exec --nv b.sif python x.py -v"),
                 ("-v is removed", "apptainer exec b.sif python x.py "),
             ],
         ),
@@ -859,6 +860,34 @@ def test_named_pythons_of_two_lines_are_a_change() -> None:
                 ("-v is added", "OMP_NUM_THREADS=8 b/bin/python x.py --lr 0.2 -v"),
             ],
         ),
+        (
+            "python x.py --compile --lr 1 --amp",
+            "python x.py",
+            [
+                ("--compile is added", "python x.py --compile"),
+                ("--lr 1 is added", "python x.py --lr 1"),
+                ("--amp is added", "python x.py --amp"),
+            ],
+        ),
+        (
+            "python x.py",
+            "python x.py --compile --lr 1",
+            [
+                ("--compile is removed", "python x.py  --lr 1"),
+                ("--lr 1 is removed", "python x.py --compile "),
+            ],
+        ),
+        (
+            "python x.py -a 1 b c d",
+            "python x.py -a 1 -b 1 b c d -c",
+            [
+                ("1 -b is removed", "python x.py -a  1 b c d -c"),
+                ("-c is removed", "python x.py -a 1 -b 1 b c d "),
+            ],
+        ),
+        ("python x.py --amp", "python x.py", []),
+        ("python x.py", "python x.py --amp", []),
+        ("python x.py '--lr'  1", "python x.py", []),
         ("python x.py -a", "python y.py -b", []),
         ("python x.py --out runs/a -v", "python x.py --out runs/b -q", []),
         ("python x.py -a  # fast", "python x.py -b  # slow", []),
@@ -878,9 +907,128 @@ def test_words_of_programs_that_train_are_changed_each_alone(
     lines = [edited(slow, one.edit, manual=MANUAL) for one in found]
     assert list(zip((one.what for one in found), lines, strict=True)) == expected
     whole = Edit()
-    for one in found:
+    for one in [*found, *sif_change(fast, slow)]:
         whole += one.edit
     assert len(edited(slow, whole, manual=MANUAL).split()) >= len(fast.split()) * bool(found)
+
+
+def test_variable_before_an_equal_line_is_no_change() -> None:
+    """It would make the slow line the fast one, which blanks do not alter."""
+    assert variable_changes("python x.py ", "A=1 python  x.py") == []
+
+
+@pytest.mark.parametrize(
+    ("option", "costs_if_added", "costs_if_removed"),
+    [
+        ("--ipc=host", "the container shares memory with the processes of the host", ""),
+        ("--pid host", "the container sees the processes of the host", ""),
+        ("--userns host", "root in the container is root on the host", ""),
+        ("--uts host", "the container shares the name of the host", ""),
+        ("--cgroupns=host", "the container sees the control groups of the host", ""),
+        ("--security-opt label=disable", "no security module confines the container", ""),
+        ("--security-opt seccomp:unconfined", "the container may make every system call", ""),
+        (
+            "--security-opt systempaths=unconfined",
+            *("the container reaches all of the host's /proc and /sys", ""),
+        ),
+        ("--device /dev/fuse", "the container reaches a device of the host", ""),
+        ("--device-read-bps /dev/a:1m", "", ""),
+        ("-u1000", "", "the container loses a protection that the line gives it"),
+        ("-u 1000", "", "the container loses a protection that the line gives it"),
+        ("--runtime=runsc", "", "the container loses a protection that the line gives it"),
+        ("--ipc=none", "", "the container loses a protection that the line gives it"),
+        ("--ulimit nofile=1024", "", ""),
+    ],
+)
+def test_cost_names_the_protection_that_a_change_gives_up(
+    option: str, costs_if_added: str, costs_if_removed: str
+) -> None:
+    """Whether the option is added to the slow line, or left out of it."""
+    manual = f"{MANUAL}  -u, --user string   User\n" + "".join(
+        f"      --{name} string   Text\n"
+        for name in (
+            *("ipc", "pid", "userns", "uts", "cgroupns", "security-opt", "device"),
+            *("device-read-bps", "runtime"),
+        )
+    )
+    lines = f"docker run {option} app", "docker run app"
+    (added,) = line_changes(*lines, manual=manual)
+    (removed,) = line_changes(*reversed(lines), manual=manual)
+    assert (added.cost, removed.cost) == (costs_if_added, costs_if_removed)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("-p81:80", "-p80:80"),
+        ("-p 81:80", "-p80:80"),
+        ("-eOMP_NUM_THREADS=4", "--env OMP_NUM_THREADS=2"),
+        ("-v/a:/w", "-v /b:/w"),
+        ("-m1g", "--memory 2g"),
+        ("-u1000", "--user=0"),
+        ("-w/a", "-w /b"),
+    ],
+)
+def test_value_that_follows_a_letter_is_replaced(old: str, new: str) -> None:
+    """As one that stands apart is; two options, one removed and one added, would be two changes."""
+    letters = {"m": "memory", "u": "user", "w": "workdir"}
+    manual = MANUAL + "".join(f"  -{a}, --{name} string   Text\n" for a, name in letters.items())
+    found = line_changes(f"docker run {new} app", f"docker run {old} app", manual=manual)
+    assert [one.what for one in found] == [f"{old} → {new}"]
+
+
+def test_variable_after_a_letter_is_replaced() -> None:
+    """A second option that sets it would only hide the first."""
+    line = "docker run -eOMP_NUM_THREADS=4 app"
+    change = lever("threads.omp", 2)
+    assert edited(line, change.edit, manual=MANUAL) == "docker run --env OMP_NUM_THREADS=2 app"
+    replaced = "replace -eOMP_NUM_THREADS=4 by --env OMP_NUM_THREADS=2"
+    assert change.mend(line, manual=MANUAL) == replaced
+
+
+@pytest.mark.parametrize(
+    ("line", "can_be_read"),
+    [
+        ("python -I x.py", False),
+        ("v/bin/python3.11 -W ignore -uE -m x", False),
+        ("docker run app sh -c 'python -Im x'", False),
+        ("python -W error x.py -I", True),
+        ("python -m x -E", True),
+        ("python x.py", True),
+        ("uv run x.py -I", True),
+    ],
+)
+def test_python_that_ignores_variables_gets_no_packages(
+    line: str, monkeypatch: pytest.MonkeyPatch, *, can_be_read: bool
+) -> None:
+    """And no byte code: trials without effect would name them as not the cause."""
+    packages = Change(key="packages.numpy", what="numpy 1 → 2", edit=Edit(paths=("/p",)))
+    assert packages.can_be_read(line) is can_be_read
+    assert lever("python.uncompiled", 0).can_be_read(line) is can_be_read
+    variable = difference("env.PYTHONMALLOC", "debug")
+    seen = [difference("python.uncompiled", 0), variable]
+    monkeypatch.setattr(proving, "line_candidates", lambda *_: (seen, True))
+    decided: Any = SimpleNamespace(outcome="slower")
+    found = proving._levers(decided, decided, [packages], line, cache="/c")
+    assert len(found) == (3 if can_be_read else 1)
+    assert found[-1].key == "env.PYTHONMALLOC"
+
+
+def test_rights_that_a_user_does_not_get_have_no_effect() -> None:
+    """`--cap-add ALL` leaves a container of another user without any."""
+    change = lever("capabilities.effective", "1ffffffffff")
+    assert change.edit.options == ("--cap-add", "ALL")
+    assert change.is_without_effect({"uid": 0, "capabilities.effective": "0"})
+    assert not change.is_without_effect({"uid": 0, "capabilities.effective": "1ffffffffff"})
+
+
+@pytest.mark.parametrize("is_engine", [True, False])
+def test_masked_value_is_not_set(*, is_engine: bool) -> None:
+    """The line would get the mask itself."""
+    fast = masked("https://ann:secret@mirror")
+    assert "***" in fast
+    found = changes([difference("env.HF_ENDPOINT", fast)], cache="/c", is_engine=is_engine)
+    assert found == []
 
 
 def site(folder: Path, **packages: str) -> tuple[str]:
