@@ -123,6 +123,7 @@ class Search:
         closed: Share | None = None
         held = 0.0  # the share of `last`, while parts of a group that failed are measured
         measured: list[Group] = []
+        waiting: list[Group] = []  # parts of groups that failed, for later stages
         while (groups := [group for group in groups if group not in measured]) and (
             # a quarter of the budget is kept for the confirmation
             self._left_s > max(_LEAST_S, self.budget_s / 4)
@@ -132,12 +133,12 @@ class Search:
             best = _best(groups, shares)
             if best is None or shares[best].value < _CAUSE:
                 # a change that cannot be run hides what the others of its group do
-                halves = [half for group in failed for half in self._parts(group)][:_MOST_ARMS]
-                if halves:
+                waiting += [half for group in failed for half in self._parts(group)]
+                if waiting:
                     if best is not None and shares[best].value > held:
                         last, closed = groups[best], shares[best]
                         held = closed.value
-                    groups = halves
+                    groups, waiting = waiting[:_MOST_ARMS], waiting[_MOST_ARMS:]
                     continue
             if best is None or shares[best].value < held:
                 break

@@ -12,7 +12,7 @@ import tarfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -170,10 +170,16 @@ class ImageFiles:
         }
         differing |= {one for one in map(_source_of, differing) if one in fast and one in slow}
         size = sum(sizes.get(name, 0) for name in differing)
-        if size > 4 << 30 or 2 * size > shutil.disk_usage(self.folder).free:
+        amount = f"{size / (1 << 30):.1f} GiB of files"
+        if size > 4 << 30:
             raise StackError(
-                f"the images differ in {size / (1 << 30):.1f} GiB of files, which is too much",
-                hint="compare images that have more in common, or make room",
+                f"the images differ in {amount}, and envcompare divides at most 4 GiB",
+                hint="compare images that have more in common",
+            )
+        if 2 * size > shutil.disk_usage(self.folder).free:
+            raise StackError(
+                f"the images differ in {amount}, for which there is no room",
+                hint=f"make twice as much room in {self.folder.parent}",
             )
         with tarfile.open(self._kept, "w") as kept:
             _copy(self._members(self.fast, until_s), kept, differing)
@@ -265,7 +271,7 @@ class ImageFiles:
         with self._container(*created) as container:
             if removed:
                 self._ask("start", "--attach", container, limit_s=limit_s)
-                self._require_removal(container, removed)
+                self._require_removal(container, frozenset(removed))
             if names:
                 copied = ("cp", *KEEP_OWNERS.get(self.client[-1], ()), "-", f"{container}:/")
                 self._ask(*copied, limit_s=limit_s, feed=partial(self._pack, names))
@@ -283,7 +289,7 @@ class ImageFiles:
         made = self._ask(*words, limit_s=limit_s)
         return made.split()[-1].removeprefix("sha256:")[:12]  # as engines print an ID
 
-    def _require_removal(self, container: str, paths: Collection[str]) -> None:
+    def _require_removal(self, container: str, paths: frozenset[str]) -> None:
         """Raise StackError if a container has changed more: its `rm` is that of the image."""
         above = {parent for path in paths for parent in _above(path)}
         # The engine changes these folders itself.
@@ -342,7 +348,9 @@ class ImageFiles:
             tarfile.open(self._kept) as kept,
             tarfile.open(fileobj=stream, mode="w|") as chosen,
         ):
-            _copy(((_unlinked(member, kept, names), kept) for member in kept), chosen, names)
+            sources = {member.name: member for member in kept}
+            taken = (member for member in kept if member.name.strip("/") in names)
+            _copy(((_unlinked(member, sources, names), kept) for member in taken), chosen, names)
 
     def _entries(self, image: str, until_s: float) -> tuple[dict[str, _Entry], dict[str, int]]:
         """Return what an image holds by the path, without its root, and sizes in bytes."""
@@ -469,15 +477,15 @@ def _above(path: str) -> list[str]:
     return [each for n in range(1, len(parts)) if (each := "/".join(parts[:n]))]
 
 
-def _unlinked(member: tarfile.TarInfo, kept: tarfile.TarFile, names: set[str]) -> tarfile.TarInfo:
+def _unlinked(
+    member: tarfile.TarInfo, sources: Mapping[str, tarfile.TarInfo], names: set[str]
+) -> tarfile.TarInfo:
     """Return a hard link as a file if what it links to is not copied with it."""
     target = member.linkname.strip("/")
     if not member.islnk() or target in names:
         return member
-    try:
-        source = kept.getmember(member.linkname)
-    except KeyError:
-        # The file is equal in both images.
+    source = sources.get(member.linkname)
+    if source is None:  # the file is equal in both images
         return member
     own = copy.copy(member)
     own.type, own.linkname, own.size = tarfile.REGTYPE, "", source.size

@@ -95,9 +95,10 @@ class SifFiles:
             # stays as it is.
             self._call("cp", "--archive", "--link", str(self._tree(1)), str(root), until_s=until_s)
             taken, removed = self._differing.split(paths)
-            for path in (*removed, *taken):
+            ways = (*((path, True) for path in removed), *((path, False) for path in taken))
+            for path, is_removed in ways:
                 _require_time(until_s)
-                self._replace(root, path[1:], is_removed=path in removed)
+                self._replace(root, path[1:], is_removed=is_removed)
             self._made.append(sif)
             self._call(self.program, "build", str(sif), str(root), until_s=until_s)
         except OSError as error:

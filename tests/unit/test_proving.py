@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import random
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +23,9 @@ from envcompare.cli import app, conclusion, proving, running
 from envcompare.config.settings import Settings
 from envcompare.console import Display
 from envcompare.environments.line import engine_call
-from envcompare.errors import ConfigError, HostHeldError, UnusableError
+from envcompare.errors import ConfigError, HostHeldError, StackError, UnusableError
 from envcompare.proof import Measured, Search
-from envcompare.proof.imagefiles import ImageFiles, divided
+from envcompare.proof.imagefiles import Differing, ImageFiles, divided
 from envcompare.proof.levers import (
     PLACEBO,
     Change,
@@ -488,6 +490,26 @@ def test_change_that_fails_hides_no_other_of_its_group() -> None:
     assert "Not measured: " in told(proof)
 
 
+def test_every_part_of_groups_that_failed_is_measured() -> None:
+    """In stages of at most five changed lines each."""
+    every = [
+        Change(key=f"k{at}", what=f"w{at}", edit=Edit(options=(f"--k{at}", "x")))
+        for at in range(12)
+    ]
+    stages: list[list[str]] = []
+    measure = simulated({"--k11 ": 1.5}, [])
+
+    def failing(lines: dict[str, str], rounds: int | None, budget_s: float) -> Measured:
+        stages.append([name for name in lines if name.startswith("changed")])
+        good = measure(lines, rounds, budget_s)
+        bad = [name for name, line in lines.items() if line.count(" --k") > 1]
+        return replace(good, failed=dict.fromkeys(bad, "exit code 125"))
+
+    proof = searched(every, failing)
+    assert cause(proof).keys == ("k11",)
+    assert max(map(len, stages)) == 5
+
+
 def test_changes_that_only_act_together_are_confirmed_together() -> None:
     """Here either of two keeps the line slow."""
     runs: list[list[str]] = []
@@ -769,6 +791,103 @@ def test_cause_in_an_image_is_followed_to_its_files() -> None:
     broken = proven_in_image(listed, "/lib/broken.so+")
     assert broken.confirmed is not None
     assert "/lib" in broken.confirmed.what
+
+
+def exported(folder: Path, names: Sequence[str]) -> ImageFiles:
+    """Return files of two images; the tar archive of those that differ holds links to the first."""
+    files = ImageFiles(client=("docker",), fast="a", slow="b", run_id="1", folder=folder)
+    with tarfile.open(files._kept, "w") as kept:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            if name == names[0]:
+                member.size = len(b"content")
+            else:
+                member.type, member.linkname = tarfile.LNKTYPE, names[0]
+            kept.addfile(member, io.BytesIO(b"content"))
+    return files
+
+
+def packed(files: ImageFiles, names: set[str]) -> dict[str, bytes | None]:
+    """Return what is copied of files: their content, or None of a link."""
+    stream = io.BytesIO()
+    files._pack(names, stream)
+    stream.seek(0)
+    with tarfile.open(fileobj=stream) as made:
+        return {
+            member.name: content.read()
+            for member in made
+            if member.isreg() and (content := made.extractfile(member))
+        }
+
+
+def test_hard_links_are_copied_in_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As files where what they link to stays; looking each up anew took minutes in big images."""
+    lookups = []
+    search = tarfile.TarFile.getmember
+
+    def counted(archive: tarfile.TarFile, name: str) -> tarfile.TarInfo:
+        lookups.append(name)
+        return search(archive, name)
+
+    monkeypatch.setattr(tarfile.TarFile, "getmember", counted)
+    names = ["source", *(f"link-{number}" for number in range(20))]
+    assert packed(exported(tmp_path, names), set(names[1:3])) == dict.fromkeys(
+        names[1:3], b"content"
+    )
+    assert lookups == []
+
+
+@pytest.mark.parametrize(
+    ("size", "free", "said"),
+    [
+        (5 << 30, 1 << 50, ("5.0 GiB of files, and envcompare divides at most 4", "in common")),
+        (3 << 30, 1 << 30, ("3.0 GiB of files, for which there is no room", "make twice")),
+    ],
+)
+def test_images_that_differ_too_much_are_told_from_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, free: int, said: tuple[str, str]
+) -> None:
+    """Room mends only the latter."""
+    files = ImageFiles(client=("docker",), fast="a", slow="b", run_id="1", folder=tmp_path)
+    files._settings = [{}, {}]
+    entry = (tarfile.REGTYPE, 0o644, 0, 0)
+    held = {"a": {"x": (*entry, "1")}, "b": {"x": (*entry, "2")}}
+    monkeypatch.setattr(
+        ImageFiles, "_entries", lambda _self, image, _until: (held[image], {"x": size})
+    )
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(StackError) as raised:
+        files.read(limit_s=60.0)
+    brief, hint = raised.value.brief, raised.value.hint or ""
+    assert said[0] in brief
+    assert said[1] in hint
+    assert ("room" in hint) is (size > free)
+
+
+class Uncounted(list[str]):
+    """A list that may not be searched."""
+
+    def __contains__(self, _value: object) -> bool:
+        raise AssertionError("each search goes through all of it")
+
+
+def test_removed_files_of_a_sif_are_not_searched_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be many thousands."""
+    files = SifFiles(program="true", names=("a", "b"), sifs=(tmp_path, tmp_path), folder=tmp_path)
+    for name in ("fast", "slow"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    monkeypatch.setattr(Differing, "split", lambda *_: (Uncounted(["/fast"]), Uncounted(["/slow"])))
+    ways = []
+    monkeypatch.setattr(
+        SifFiles,
+        "_replace",
+        lambda _self, _root, name, *, is_removed: ways.append((name, is_removed)),
+    )
+    files.image_with(["/fast", "/slow"], limit_s=60.0)
+    assert ways == [("slow", True), ("fast", False)]
 
 
 def test_image_is_the_cause_where_none_of_its_files_is() -> None:
