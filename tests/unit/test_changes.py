@@ -95,6 +95,11 @@ def test_slow_steps_that_are_new_are_not_equivalent(tmp_path: Path) -> None:
     assert found.sentence.endswith("the mean of all steps may have changed by more than the margin")
     (gate,) = judge_gates(parse_gates(("unproven:4%",)), claims_of_change(change))
     assert gate.is_hit
+    # a margin below the bound would have made it slower by the typical step
+    slower = msgspec.structs.replace(found, outcome="slower", reasons=())
+    change = msgspec.structs.replace(change, changes=(slower,))
+    gates = judge_gates(parse_gates(("unproven:4%", "slower:4%")), claims_of_change(change))
+    assert [gate.is_hit for gate in gates] == [True, False]
     again = compare_runs(reads[0], same_again(reads[0]), allow_mismatch=True)
     assert only(again).outcome == "equivalent"
 

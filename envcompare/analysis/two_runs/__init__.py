@@ -125,6 +125,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     log_ratio: float | None = None  # after − before
     low: float | None = None
     high: float | None = None
+    mean_low: float | None = None  # of the mean of all steps
+    mean_high: float | None = None
     level: float | None = None  # the lower of both, before widening for interim looks
     before: Estimate | None = None
     after: Estimate | None = None
@@ -363,7 +365,7 @@ def claims_of_run(run: RunComparison) -> tuple[Claim, ...]:
         _claim(
             comparison,
             comparison.deciding,
-            mean=comparison.mean,
+            mean=(comparison.mean.low, comparison.mean.high) if comparison.mean else (None, None),
             is_mean_firm=comparison.is_mean_firm,
             elapsed_s=elapsed.get(comparison.cell),
             is_described={
@@ -383,8 +385,8 @@ def _claim(  # noqa: PLR0913 — each is a part of the claim
     judged: Comparison | Change,
     ratio: Estimate | Change | None,
     *,
-    mean: Estimate | None = None,
-    is_mean_firm: bool = True,
+    mean: tuple[float | None, float | None],
+    is_mean_firm: bool,
     elapsed_s: float | None,
     kept_half: float = 0.0,
     is_described: bool,
@@ -398,8 +400,8 @@ def _claim(  # noqa: PLR0913 — each is a part of the claim
         log_ratio=ratio.log_ratio if ratio else None,
         low=ratio.low if ratio else None,
         high=ratio.high if ratio else None,
-        mean_low=mean.low if mean else None,
-        mean_high=mean.high if mean else None,
+        mean_low=mean[0],
+        mean_high=mean[1],
         is_mean_firm=is_mean_firm,
         elapsed_s=elapsed_s,
         kept_half=kept_half,
@@ -436,6 +438,8 @@ def claims_of_change(run: RunChange) -> tuple[Claim, ...]:
         _claim(
             change,
             change,
+            mean=(change.mean_low, change.mean_high),
+            is_mean_firm=False,
             elapsed_s=change.elapsed_s,
             kept_half=_half_width(change.before),
             is_described=change.is_described,

@@ -483,8 +483,9 @@ def _measured(base: Change, first: Estimate, second: Estimate, moments: _Moments
             Reason(kind="control-failed", when=word, control_end=end)
             for word, end in floors.items()
         )
-    if outcome == "equivalent" and ends is not None:
-        if not _is_equal_by_mean(ends, moments[0][2], moments[1][2], margin=margin):
+    of_mean = _ends_of_mean(ends, moments[0][2], moments[1][2]) if ends else None
+    if outcome == "equivalent":
+        if of_mean is None or verdict(of_mean.low, of_mean.high, margin=margin) != outcome:
             reasons += (Reason(kind="mean-open"),)
         outside = ((word, one) for word, _, one in moments if one.works_outside)
         reasons += tuple(_outside(word, one) for word, one in outside)
@@ -496,6 +497,8 @@ def _measured(base: Change, first: Estimate, second: Estimate, moments: _Moments
         log_ratio=mean if has_size else None,
         low=low,
         high=high,
+        mean_low=of_mean.low if of_mean else None,
+        mean_high=of_mean.high if of_mean else None,
         level=min(first.level, second.level),
         reasons=reasons,
         control_failed=bool(floors),
@@ -511,19 +514,17 @@ def _ends(before: Estimate, after: Estimate) -> Ends | None:
     )
 
 
-def _is_equal_by_mean(
-    typical: Ends, before: Comparison, after: Comparison, *, margin: float
-) -> bool:
-    """Tell whether the mean's change is inside the margin; a program has no separate mean."""
+def _ends_of_mean(typical: Ends, before: Comparison, after: Comparison) -> Ends | None:
+    """Return the change of the mean, if it is known; that of a program is the typical one."""
     if before.mean is None and after.mean is None:
-        return True
+        return typical
     excess = _ends(before.excess, after.excess) if before.excess and after.excess else None
     if excess is None:
-        return False
+        return None
     mean = typical.mean + excess.mean
     below = math.hypot(typical.mean - typical.low, excess.mean - excess.low)
     above = math.hypot(typical.high - typical.mean, excess.high - excess.mean)
-    return verdict(mean - below, mean + above, margin=margin) == "equivalent"
+    return Ends(mean=mean, low=mean - below, high=mean + above)
 
 
 def _outside(when: When, comparison: Comparison) -> Reason:
