@@ -101,6 +101,14 @@ def test_it_says_over_how_many_runs_and_how_far_they_scatter(
         assert out.count("▶ slower") == 3
 
 
+def test_a_large_change_is_said_as_a_multiple(tmp_path: Path, combine: Call) -> None:
+    """What takes 24 times as long is not ×24 slower."""
+    runs = [measured(tmp_path, one_cell(name, ratio)) for name, ratio in {"a": 24, "b": 25}.items()]
+    code, out, _ = combine(*runs)
+    assert code == 0
+    assert "times as slow as vm in cnn (×" in out
+
+
 def test_runs_that_agree_are_said_to(tmp_path: Path, combine: Call) -> None:
     """No scatter is made up where their own intervals explain it."""
     runs = [measured(tmp_path, one_cell(name, 1.10, noise=0.02)) for name in ("a", "b", "c")]

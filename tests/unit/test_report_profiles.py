@@ -32,10 +32,11 @@ from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model import RunComparison
 from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, Ledger, PassState
 from envcompare.report import Fold, Line, Table, plain
-from envcompare.report.charts import Chart
+from envcompare.report.charts import Chart, ChartBudget
+from envcompare.report.charts.rendering import ChartsError
 from envcompare.report.charts.roofline import roofline_chart
 from envcompare.report.page import page, render
-from envcompare.report.sections.charted import roofline_blocks
+from envcompare.report.sections.charted import roofline_blocks, roofline_section
 from envcompare.report.sections.profilefolds import (
     left_out,
     missing_passes,
@@ -665,6 +666,23 @@ def test_the_roofline_draws_roofs_in_use_and_points_of_every_arm() -> None:
     blocks = roofline_blocks(profiles(roofline=two), two, label="cnn", charts=None)
     assert len(titled(svg_of(chart_of(roofline=two)))) == 1
     assert len(blocks[-1].blocks[0].rows) == 2  # type: ignore[union-attr]
+
+
+def test_a_roofline_that_cannot_be_drawn_here_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that the page is to be small, and its numbers are open."""
+
+    def fail(chart: Chart) -> str:
+        raise ChartsError("charts cannot be drawn", details="no renderer")
+
+    monkeypatch.setattr("envcompare.report.charts.drawn", fail)
+    several = tuple(profiles(cell=f"lab01/c{place}", roofline=roofline()) for place in range(9))
+    section = roofline_section(profiled_run(), several, ChartBudget())
+    assert section is not None
+    told = [block.text for block in section.blocks if isinstance(block, Line)]
+    assert told.count("Not drawn: no renderer.") == 9
+    assert not any("to keep the page small" in text for text in told)
+    folds = [block for block in section.blocks if isinstance(block, Fold)]
+    assert all(fold.is_open for fold in folds)
 
 
 def test_the_roofline_says_whether_its_roofs_were_measured() -> None:

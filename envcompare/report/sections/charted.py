@@ -217,7 +217,7 @@ def roofline_section(
             reason = sentence(reason)
             blocks += texts(f"{label}: not drawn: {reason}" if reason else "")
             continue
-        budget = charts if drawn < _MOST_DRAWN else None
+        budget = charts if drawn < _MOST_DRAWN or charts.why_none else None
         blocks += roofline_blocks(profiles, profiles.roofline, label=label, charts=budget)
         drawn += 1
     if not blocks:
@@ -237,10 +237,11 @@ def roofline_blocks(
     """
     chart = roofline_chart(profiles, where=label)
     svg = charts.draw(chart) if charts else Markup("")
+    why = "" if svg else "Not drawn, to keep the page small; the numbers are below."
     if chart is None:
         why = "Not drawn: no point has a known intensity."
-    else:
-        why = "" if svg else "Not drawn, to keep the page small; the numbers are below."
+    elif charts and charts.why_none:
+        why = f"Not drawn: {charts.why_none}."
     tables = (
         _points_table(roofline, label),
         table_of(
@@ -259,7 +260,7 @@ def roofline_blocks(
         Line(text=f"Roofs{'' if roofline.is_measured else ' from the table'}: {roofline.source}."),
         *((Drawing(label=f"Roofline chart of {label}", svg=svg),) if svg else ()),
         *texts(why, *roofline.missing, *roofline.notes, rest, style="small"),
-        Fold(summary=f"Numbers of the roofline: {label}", is_open=chart is None, blocks=tables),
+        Fold(summary=f"Numbers of the roofline: {label}", is_open=not svg, blocks=tables),
     )
 
 

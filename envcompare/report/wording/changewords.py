@@ -445,11 +445,12 @@ def _combined_sentence(combined: CombinedRuns, effect: CombinedEffect) -> str:
     over = f"over {counted(effect.runs, 'run')} on {counted(effect.hosts, 'machine')}"
     ends = effect.low, effect.high
     figures = f"({signed_percent(effect.log_ratio)}, {signed_interval(*ends)}) {over}"
-    size, sizes = unsigned_percent(effect.log_ratio), f"({unsigned_interval(*ends)}) {over}"
+    sizes = f"({unsigned_interval(*ends)}) {over}"
     match effect.outcome:
         case "slower":
-            claim = f"is {size} slower than {effect.reference} {where} {sizes}"
+            claim = f"is {slower_text(effect.log_ratio, effect.reference)} {where} {sizes}"
         case "faster":
+            size = unsigned_percent(effect.log_ratio)
             claim = f"takes {size} less time than {effect.reference} {where} {sizes}"
         case "equivalent":
             within = f"within ±{margin_percent(combined.margin)}"
