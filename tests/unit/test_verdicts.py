@@ -198,6 +198,19 @@ def test_the_control_refutes_no_verdict_that_was_reached_unless_it_failed() -> N
     )
 
 
+def test_a_control_off_zero_that_has_not_failed_is_not_said_to_hold_zero() -> None:
+    """It had fewer restarts than a verdict needs."""
+    cell = example().cells[0]
+    assert cell.noise_floor is not None
+    mean, low, high = map(math.log, (1.004, 1.002, 1.006))
+    floor = msgspec.structs.replace(cell.noise_floor, log_ratio=mean, low=low, high=high)
+    off = msgspec.structs.replace(cell, noise_floor=floor)
+    assert control_sentence(off, label="cnn", run=example()) == (
+        "A/A control in cnn: vm against itself gave +0.4 % (+0.2 to +0.6 %, 99 % interval). "
+        "Differences under about 0.6 % may go unnoticed."
+    )
+
+
 def test_a_control_without_an_interval_sets_no_bound() -> None:
     """One restart tells how far apart two measurements lay, and not what may escape."""
     cell = example().cells[0]

@@ -357,7 +357,8 @@ def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> st
         for comparison in run.comparisons
         if comparison.cell == cell.id and not comparison.is_control
     }
-    if "inconclusive" not in own and own & {*MOVED, "equivalent"}:
+    is_decided = "inconclusive" not in own and own & {*MOVED, "equivalent"}
+    if is_decided and not excludes_zero(floor.low, floor.high):
         return visible(f"A/A control in {label}: {gave}: 0 lies inside.")
     return visible(
         f"A/A control in {label}: {gave}. Differences under about {far} may go unnoticed."
