@@ -17,9 +17,10 @@ from envcompare.analysis.model import GroupEstimate, RunComparison
 from envcompare.cli.planning import plan_lines, planned
 from envcompare.config.settings import Settings, parse_settings, settings_toml
 from envcompare.errors import ConfigError
-from envcompare.report import markdown
+from envcompare.report import Table, markdown, plain
 from envcompare.report.exports import csv_text
 from envcompare.report.page import render
+from envcompare.report.sections.environments import groups_section
 from envcompare.report.summary import summary
 from envcompare.report.wording.causewords import basis_texts, difference_texts
 from envcompare.run_folder.records import (
@@ -452,6 +453,49 @@ def test_alike_machines_are_said_to_be_alike(tmp_path: Path) -> None:
     """No empty table."""
     page = render(measured(tmp_path / "run", TWO))
     assert "The machines do not differ in anything that envcompare records." in page
+
+
+def test_machines_of_which_nothing_is_known_are_not_said_to_be_alike(tmp_path: Path) -> None:
+    """No worker answered on the host of one group."""
+    run = without_facts(measured(tmp_path / "run", TWO), "h2")
+    told = (
+        "How the machines of cloud differ from those of metal is not known: in no environment did "
+        "a worker answer in both groups."
+    )
+    for text in (render(run), markdown(summary(run))):
+        assert told in text
+        assert "do not differ in anything" not in text
+
+
+def without_facts(run: RunComparison, host: str) -> RunComparison:
+    """Return a run in which no worker answered on a host."""
+    arms = (replace(arm, facts={}) if arm.host == host else arm for arm in run.arms)
+    apart = (one for one in run.between_hosts.group_differences if host not in one.values)
+    between = replace(run.between_hosts, group_differences=tuple(apart))
+    return replace(run, arms=tuple(arms), between_hosts=between)
+
+
+def test_a_third_group_is_called_as_the_first_only_where_it_is(tmp_path: Path) -> None:
+    """It has its own value if it differs as well, and none where no worker answered."""
+    groups = TWO | {"lab": {"h3": (0.9, 1.0)}}
+    facts: Facts = {"h2": {"cpu.model": "Xeon"}, "h3": {"cpu.model": "Grace"}}
+    run = measured(tmp_path / "run", groups, facts=facts)
+    assert cells_of_processor(run) == [["EPYC", "Xeon", "Grace"]] * 2
+    assert cells_of_processor(without_facts(run, "h3")) == [["EPYC", "Xeon", "not known"]]
+    del facts["h3"]
+    run = measured(tmp_path / "alike", groups, facts=facts)
+    assert cells_of_processor(run) == [["EPYC", "Xeon", "as the first"]]
+
+
+def cells_of_processor(run: RunComparison) -> list[list[str]]:
+    """Return the values of each group in the rows of the processor."""
+    section = groups_section(run)
+    assert section is not None
+    (table,) = (
+        block for block in section.blocks
+        if isinstance(block, Table) and block.label == "What differs between the groups"
+    )  # fmt: skip
+    return [[plain(cell) for cell in row.cells[1:4]] for row in table.rows]
 
 
 def test_three_groups_are_each_compared_with_the_first(tmp_path: Path) -> None:

@@ -42,7 +42,6 @@ from envcompare.report.wording import (
 )
 from envcompare.report.wording.causewords import (
     EFFECTS,
-    MACHINES_ALIKE,
     MIXED,
     basis_texts,
     cost_text,
@@ -61,6 +60,7 @@ from envcompare.run_folder.records import (
     FactClass,
     FactDifference,
     FingerprintValue,
+    HostGroup,
     Scalar,
 )
 from envcompare.text import assigned, counted, shortened, visible
@@ -73,6 +73,7 @@ _CLASS_WORDS: Final[dict[FactClass, str]] = {
     "varied": "○ on purpose",
     "identity": "· identity",
 }
+_MACHINES_ALIKE: Final = "The machines do not differ in anything that envcompare records."
 _SHOWN_ENTRIES: Final = 4
 _MOST_HOSTS: Final = 8  # with more, hosts with the same differences share a group
 _LONGEST_VALUE: Final = 160
@@ -377,7 +378,8 @@ def groups_section(run: RunComparison) -> Section | None:
         blocks=(
             Items(items=group_names(run)),
             Heading(text="What differs between the groups"),
-            differing if machines else Line(text=MACHINES_ALIKE),
+            *(differing,) * bool(machines),
+            *texts(_without_differences(run)),
             *_software(run),
             Heading(text="Time of the same work"),
             *(
@@ -417,6 +419,34 @@ def groups_section(run: RunComparison) -> Section | None:
     )
 
 
+def _without_differences(run: RunComparison) -> str:
+    """State that the machines are alike, or of which groups it is not known; otherwise empty."""
+    unknown, first = _unknown_groups(run), run.between_hosts.groups[0].name
+    if not unknown:
+        return _MACHINES_ALIKE * (not machine_differences(run))
+    return visible(
+        f"How the machines of {listed(unknown)} differ from those of {first} is not known: in no "
+        "environment did a worker answer in both groups."
+    )
+
+
+def _unknown_groups(run: RunComparison) -> list[str]:
+    """Return the groups that have no environment in which a worker answered there and in the first.
+
+    Nothing can be compared then.
+    """
+    first, *others = run.between_hosts.groups
+
+    def answered(group: HostGroup) -> set[str]:
+        return {
+            arm.arm
+            for arm in run.arms
+            if arm.facts and arm.host in group.hosts and not arm.arm.endswith(CONTROL_SUFFIX)
+        }
+
+    return [group.name for group in others if answered(first).isdisjoint(answered(group))]
+
+
 def _unit(estimate: GroupEstimate) -> str:
     return "" if estimate.log_ratio is None else f"{estimate.unit}s"
 
@@ -428,11 +458,12 @@ def groups_blocks(run: RunComparison) -> Iterator[PlainBlock]:
     differing = difference_texts(run)
     yield Line(strong=groups_title(run))
     yield Items(items=group_names(run))
-    yield Line(text="What differs between the groups:" if differing else MACHINES_ALIKE)
     if differing:
+        yield Line(text="What differs between the groups:")
         more = len(differing) - _MOST_DIFFERENCES
         rest = (f"and {more} more in report.html",) * (more > 0)
         yield Items(items=(*differing[:_MOST_DIFFERENCES], *rest))
+    yield from texts(_without_differences(run))
     for estimate in run.between_hosts.group_estimates[:_MOST_STATEMENTS]:
         text = f"{SYMBOLS[estimate.outcome]} {estimate_sentence(run, estimate)}"
         yield Line(text=text, style=estimate.outcome)
@@ -489,11 +520,7 @@ def _differences(run: RunComparison, rows: tuple[GroupDifference, ...], label: s
             (
                 visible(group.name),
                 "text",
-                lambda difference, group=group: (
-                    visible(side_text(difference, group))
-                    if difference.group == group.name
-                    else "as the first"
-                ),
+                lambda difference, group=group: visible(_of_group(difference, group, rows, run)),
             )
             for group in others
         ),
@@ -506,6 +533,25 @@ def _differences(run: RunComparison, rows: tuple[GroupDifference, ...], label: s
             ),
         ),
     )
+
+
+def _of_group(
+    difference: GroupDifference,
+    group: HostGroup,
+    rows: tuple[GroupDifference, ...],
+    run: RunComparison,
+) -> str:
+    """Return what one group has in the row of a property in which some group differs."""
+    is_host = difference.fact_class == "host"
+    for row in rows:
+        is_same = row.key == difference.key and (is_host or row.arm == difference.arm)
+        if is_same and row.group == group.name:
+            return side_text(row, group)
+    is_known = any(
+        arm.facts and arm.host in group.hosts and (is_host or arm.arm == difference.arm)
+        for arm in run.arms
+    )
+    return "as the first" if is_known else "not known"
 
 
 def _software(run: RunComparison) -> tuple[Block, ...]:

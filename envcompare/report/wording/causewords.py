@@ -479,7 +479,6 @@ def _number(quota: float) -> str:
     return f"{quota:g} {'CPU' if quota == 1 else 'CPUs'}"
 
 
-MACHINES_ALIKE: Final = "The machines do not differ in anything that envcompare records."
 MIXED: Final = " ⚠ confounded"
 _MOST_HOSTS: Final = 4
 _UNPAIRED: Final = (
