@@ -111,7 +111,7 @@ def _sections(
         roofline,
         sweeps,
         startup_section(run),
-        memory_section(run, tuple(gpu_sentence(facts) for facts in hosts)),
+        memory_section(run, tuple(map(gpu_sentence, run.hosts))),
         power,
         environments_section(hosts),
         failures_section(run, files),

@@ -49,7 +49,10 @@ SHORT = "These cells are from hosts with different builds of PyTorch."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What is planted of a host: facts of every arm, the device, and what the runner noted."""
+    """What is planted of a host: facts of every arm, the device, and what the runner noted.
+
+    The device is empty where no worker tells it.
+    """
 
     facts: dict[str, FingerprintValue]
     device: str = "cuda"
@@ -79,7 +82,7 @@ def planted(event: Event, host: Host | None) -> tuple[Event, ...]:
     if host is None:
         return (event,)
     if "device" in event.values:
-        values = {**event.values, "device": host.device}
+        values = {**event.values, "device": host.device or None}
         return (msgspec.structs.replace(event, values=values),)
     if event.what != "host-ready":
         return (event,)
@@ -229,6 +232,16 @@ def test_the_first_screen_names_the_device_of_each_host(mixed: RunComparison) ->
                 "on the CPU (Intel Xeon); its GPU (Tesla T4, driver 570.86.10) was not used "
                 "(--device cpu)"
             ),
+        ),
+        # no worker says on what a plain program computed
+        (Host(facts={"cpu.model": "Intel Xeon"}, device=""), "on Intel Xeon"),
+        (
+            Host(
+                facts={"cpu.model": "Intel Xeon"},
+                device="",
+                ready={"gpu.unused": "Tesla T4", "gpu.driver": "570.86.10"},
+            ),
+            "on Intel Xeon; its GPU (Tesla T4, driver 570.86.10) was not to be used (--device cpu)",
         ),
         # NVML tells of the GPU where the work is on the CPU
         (Host(facts={**L4, "cpu.model": "Intel Xeon"}, device="cpu"), "on the CPU (Intel Xeon)"),

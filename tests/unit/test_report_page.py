@@ -19,11 +19,12 @@ from envcompare.analysis.model import (
     STEP_PROBABILITIES,
     ArmSummary,
     CellSummary,
+    HostSummary,
     MemorySummary,
     RunComparison,
     Tail,
 )
-from envcompare.report import Filter, Fold, Table, plain, shared_axis
+from envcompare.report import Filter, Fold, Line, Table, plain, shared_axis
 from envcompare.report.page import page, render
 from envcompare.report.sections import link
 from envcompare.report.sections.comparisons import ComparedRow, comparison_rows
@@ -323,14 +324,34 @@ def test_an_interrupted_run_says_so_at_the_top() -> None:
     assert html.index("This run is not complete") < html.index('<section id="answer"')
 
 
-def test_the_gpu_of_a_host_or_its_absence_is_named() -> None:
-    """Without a GPU one line says so, and with one its name is there instead."""
-    assert "No GPU was found on lab01" in text_of(render(EXAMPLE), "memory")
-    arms = tuple(
-        msgspec.structs.replace(arm, facts={**arm.facts, "gpu.name": "NVIDIA H200"})
-        for arm in EXAMPLE.arms
-    )
-    assert "GPU on lab01: NVIDIA H200." in text_of(render(changed(EXAMPLE, arms=arms)), "memory")
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        (HostSummary(host="h1", devices={CELL: "cuda"}, gpus=("NVIDIA H200",)), "NVIDIA H200."),
+        (HostSummary(host="h1", devices={CELL: "cuda"}), "GPU on h1: its name is not known."),
+        (HostSummary(host="h1", gpus=("NVIDIA H200",)), "GPU on h1: NVIDIA H200."),
+        (HostSummary(host="h1", devices={CELL: "cpu"}), "No GPU was found on h1: GPU time"),
+        (
+            HostSummary(host="h1", devices={CELL: "cpu"}, unused_gpus="Tesla T4"),
+            "The GPU of h1 (Tesla T4) was not used (--device cpu): GPU time",
+        ),
+        (
+            HostSummary(host="h1", unused_gpus="Tesla T4"),
+            "The GPU of h1 (Tesla T4) was not to be used (--device cpu): GPU time",
+        ),
+        (HostSummary(host="h1"), "Whether a GPU was used on h1 is not known: GPU time"),
+    ],
+)
+def test_the_gpu_of_a_host_or_what_is_known_of_it_is_named(
+    host: HostSummary, expected: str
+) -> None:
+    """That there is none is said only where a worker computed on the CPU."""
+    sections = {
+        section.anchor: section for section in page(changed(EXAMPLE, hosts=(host,)), ()).sections
+    }
+    last = sections["memory"].blocks[-1]
+    assert isinstance(last, Line)
+    assert expected in last.text
 
 
 def test_the_peak_of_a_cgroup_is_never_a_ratio() -> None:

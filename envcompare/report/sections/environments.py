@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
-from envcompare.analysis.model import ArmSummary, GroupDifference, GroupEstimate, RunComparison
+from envcompare.analysis.model import (
+    ArmSummary,
+    GroupDifference,
+    GroupEstimate,
+    HostSummary,
+    RunComparison,
+)
 from envcompare.fingerprint import CLASS_ORDER, MEANINGS, NOT_SET, fact
 from envcompare.fingerprint.sentences import SEPARATE, describe
 from envcompare.report import (
@@ -54,6 +60,7 @@ from envcompare.report.wording.causewords import (
     subject_text,
 )
 from envcompare.report.wording.headlines import compared_differences
+from envcompare.report.wording.methodwords import MEANT_UNUSED, UNUSED
 from envcompare.report.wording.verdicts import SYMBOLS, outcome_badge
 from envcompare.run_folder.records import (
     CONTROL_SUFFIX,
@@ -351,13 +358,18 @@ def _stack(arm: ArmSummary) -> str:
     return text if arm.state == "ok" else f"{text}; {arm.state}"
 
 
-def gpu_sentence(facts: HostFacts) -> str:
-    """Name the GPUs of a host, or state that it has none."""
-    names = (arm.facts.get("gpu.name") for arm in facts.arms)
-    gpus = list(dict.fromkeys(str(name) for name in names if name is not None))
-    if not gpus:
-        return f"No GPU was found on {facts.host}: GPU time, memory and energy are not measured."
-    return f"GPU on {facts.host}: {', '.join(gpus)}."
+def gpu_sentence(host: HostSummary) -> str:
+    """Name the GPUs of a host, and say whether it has any as far as that was seen."""
+    lacking = "GPU time, memory and energy are not measured."
+    is_on_gpu = any(device != "cpu" for device in host.devices.values())
+    if host.gpus or is_on_gpu:
+        return f"GPU on {host.host}: {', '.join(host.gpus) or 'its name is not known'}."
+    if host.unused_gpus:
+        unused = f"{UNUSED if host.devices else MEANT_UNUSED} (--device cpu)"
+        return f"The GPU of {host.host} ({host.unused_gpus}) {unused}: {lacking}"
+    if host.devices:
+        return f"No GPU was found on {host.host}: {lacking}"
+    return f"Whether a GPU was used on {host.host} is not known: {lacking}"
 
 
 def groups_section(run: RunComparison) -> Section | None:

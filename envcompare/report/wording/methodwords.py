@@ -44,6 +44,8 @@ from envcompare.text import counted, one_line, sentence, shortened, visible
 INCOMPLETE: Final = "it was interrupted, has not ended, or lost a part of its samples"
 _LONGEST: Final = 80
 _MOST_HOSTS: Final = 4
+UNUSED: Final = "was not used"
+MEANT_UNUSED: Final = "was not to be used"  # a program may use it all the same
 _DIGITS: Final = 8  # of a lock's digest
 _ByKey = dict[HostFact, dict[str, FingerprintValue]]
 _MOST_CELLS: Final = 5
@@ -78,7 +80,10 @@ def device_sentences(run: RunComparison) -> tuple[str, ...]:
 
 
 def _device(host: HostSummary) -> str:
-    """Return "on NVIDIA L4 (driver 570.86.10, torch 2.10.0 with CUDA 12.8)", or the processor."""
+    """Return "on NVIDIA L4 (driver 570.86.10, torch 2.10.0 with CUDA 12.8)", or the processor.
+
+    Only a worker says that it computed on the CPU; what a plain program used is not known.
+    """
     on_gpu = [cell for cell, device in host.devices.items() if device != "cpu"]
     gpu = listed([_short(name) for name in host.gpus]) or "a GPU"
     known = [f"driver {_short(host.driver)}"] * bool(host.driver)
@@ -93,8 +98,12 @@ def _device(host: HostSummary) -> str:
     unused = ""
     if host.unused_gpus:
         driver = f", driver {_short(host.unused_driver)}" * bool(host.unused_driver)
-        unused = f"; its GPU ({_short(host.unused_gpus)}{driver}) was not used (--device cpu)"
-    return f"on {cpu}{unused}" if host.processor or host.devices or unused else ""
+        how = UNUSED if host.devices else MEANT_UNUSED
+        unused = f"; its GPU ({_short(host.unused_gpus)}{driver}) {how} (--device cpu)"
+    if host.devices:
+        return f"on {cpu}{unused}"
+    processor = _short(host.processor) or "a processor that is not known" * bool(unused)
+    return f"on {processor}{unused}" if processor else ""
 
 
 def _in_brackets(name: str, known: list[str]) -> str:
