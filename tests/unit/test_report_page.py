@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import math
 import re
@@ -28,7 +29,7 @@ from envcompare.report import Filter, Fold, Line, Table, plain, shared_axis
 from envcompare.report.page import page, render
 from envcompare.report.sections import link
 from envcompare.report.sections.comparisons import ComparedRow, comparison_rows
-from envcompare.report.sections.environments import hosts_facts
+from envcompare.report.sections.environments import HostFacts, differences_table, hosts_facts
 from envcompare.report.wording import (
     duration,
     fold_anchor,
@@ -45,7 +46,7 @@ from envcompare.report.wording import (
     unsigned_percent,
 )
 from envcompare.report.wording.headlines import headlines
-from envcompare.run_folder.records import Event
+from envcompare.run_folder.records import Event, FactDifference
 from envcompare.run_folder.results import RunFolder
 from envcompare.text import visible
 from tests.data.report.builders import changed
@@ -352,6 +353,63 @@ def test_the_gpu_of_a_host_or_what_is_known_of_it_is_named(
     last = sections["memory"].blocks[-1]
     assert isinstance(last, Line)
     assert expected in last.text
+
+
+def test_no_worker_that_answered_is_no_property_that_is_alike() -> None:
+    """Neither a table that says that nothing differs nor a count of what does."""
+    arms = tuple(msgspec.structs.replace(arm, facts={}, identity={}) for arm in EXAMPLE.arms)
+    text = text_of(render(changed(EXAMPLE, arms=arms, differences=())), "environments")
+    assert "Not measured: no worker answered." in text
+    assert "Nothing differs" not in text
+    assert "properties differ" not in text
+
+
+@pytest.mark.parametrize(
+    ("silent", "expected"),
+    [
+        ({"docker"}, "Nothing differs where a worker answered; none did in docker."),
+        ({"vm"}, "What differs is not known: no worker answered in vm."),
+    ],
+)
+def test_an_arm_without_facts_is_named_where_nothing_differs(
+    silent: set[str], expected: str
+) -> None:
+    """Without the reference there was nothing to compare."""
+    arms = tuple(
+        msgspec.structs.replace(arm, facts={}, identity={}) if arm.arm in silent else arm
+        for arm in EXAMPLE.arms
+    )
+    text = text_of(render(changed(EXAMPLE, arms=arms, differences=())), "environments")
+    assert expected in text
+    assert "0 of" not in text
+    assert "All environments" not in text
+
+
+def test_each_arm_has_its_own_value_where_there_are_several_references() -> None:
+    """The first column is not the reference of all others."""
+    storage = {"vm~1": "ext4", "docker~1": "overlay", "vm~2": "ext4", "docker~2": "fuse"}
+    arms = tuple(
+        ArmSummary(
+            host="h1", arm=arm, environment=arm[:-2], stack="image", reference="", state="ok",
+            facts={"container.storage": value},
+        )
+        for arm, value in storage.items()
+    )  # fmt: skip
+    found = FactDifference(
+        host="h1", arm="docker~2", key="container.storage", reference="overlay", value="fuse",
+        fact_class="confounder",
+    )  # fmt: skip
+    facts = HostFacts(
+        host="h1",
+        arms=arms,
+        differences=(found,),
+        references={arm: f"{arm[:-1]}1" for arm in storage},
+    )
+    (row,) = differences_table(facts, of=1).rows
+    assert [plain(cell) for cell in row.cells[2:]] == ["ext4", "overlay", "same", "fuse"]
+    alike = msgspec.structs.replace(found, arm="vm~2", reference="ext4", value="xfs")
+    (row,) = differences_table(dataclasses.replace(facts, differences=(alike,)), of=1).rows
+    assert [plain(cell) for cell in row.cells[2:]] == ["ext4", "overlay", "xfs", "same as docker~1"]
 
 
 def test_the_peak_of_a_cgroup_is_never_a_ratio() -> None:

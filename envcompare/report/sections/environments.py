@@ -72,7 +72,6 @@ from envcompare.run_folder.records import (
 )
 from envcompare.text import assigned, counted, shortened, visible
 
-_SAME: Final = Line(text="same", style="same")
 _CLASS_WORDS: Final[dict[FactClass, str]] = {
     "confounder": "⚠ confounder",
     "possible-influence": "? possible influence",
@@ -98,6 +97,7 @@ class HostFacts:
     host: str
     arms: tuple[ArmSummary, ...]
     differences: tuple[FactDifference, ...]
+    references: Mapping[str, str]  # of each arm
     equal_arms: frozenset[str] = frozenset()  # in every cell: nothing to explain
 
 
@@ -114,6 +114,7 @@ def hosts_facts(run: RunComparison) -> tuple[HostFacts, ...]:
             differences=tuple(
                 difference for difference in compared_differences(run) if difference.host == host
             ),
+            references={arm.arm: run.reference_of(arm.arm) for arm in arms},
             equal_arms=frozenset(arm.arm for arm in arms if _is_equal(run, host, arm.arm)),
         )
         for host, arms in hosts.items()
@@ -132,6 +133,7 @@ def _is_equal(run: RunComparison, host: str, arm: str) -> bool:
 def environments_section(hosts: tuple[HostFacts, ...]) -> Section:
     """Return the properties of the environments of each host, differences first."""
     intro = "What the worker found in each environment."
+    answered = any(arm.facts for facts in hosts for arm in facts.arms)
     groups = _alike(hosts)
     blocks = tuple(
         block for group in groups[:_MOST_HOSTS] for block in _host_blocks(group[0], group[1:])
@@ -143,8 +145,8 @@ def environments_section(hosts: tuple[HostFacts, ...]) -> Section:
         title="Environments",
         blocks=(
             Line(text=intro),
-            *(blocks or texts("Not measured: no worker answered.")),
-            *texts(left_out * bool(rest)),
+            *(blocks if answered else texts("Not measured: no worker answered.")),
+            *texts(left_out * bool(rest and answered)),
         ),
     )
 
@@ -155,7 +157,7 @@ def _alike(hosts: tuple[HostFacts, ...]) -> list[tuple[HostFacts, ...]]:
         return [(facts,) for facts in hosts]
     groups: dict[tuple[object, ...], list[HostFacts]] = {}
     for facts in hosts:
-        states = tuple((arm.arm, arm.state) for arm in facts.arms)
+        states = tuple((arm.arm, arm.state, bool(arm.facts)) for arm in facts.arms)
         differing_keys = tuple(
             sorted(
                 (difference.arm, difference.key, difference.fact_class)
@@ -169,13 +171,14 @@ def _alike(hosts: tuple[HostFacts, ...]) -> list[tuple[HostFacts, ...]]:
 def _host_blocks(facts: HostFacts, alike: tuple[HostFacts, ...]) -> tuple[Block, ...]:
     count = len({key for table in _facts_by_arm(facts) for key in table})
     names = listed([one.host for one in alike])
+    others = f"Other properties of {facts.host}"
     same = f"The same properties differ on {names}, whose values are in comparison.json."
     return (
         Heading(text=f"Host {facts.host}" + f" and {len(alike)} more" * bool(alike)),
         *texts(same * bool(alike)),
         Items(items=meanings(facts.differences, equal=facts.equal_arms), style="meanings"),
         differences_table(facts, of=count),
-        Fold(summary=f"Other properties of {facts.host}", blocks=tuple(_other_blocks(facts))),
+        *(Fold(summary=others, blocks=tuple(_other_blocks(facts))),) * bool(count),
     )
 
 
@@ -186,7 +189,7 @@ def differences_table(facts: HostFacts, *, of: int) -> Table:
         by_key.setdefault(difference.key, {})[difference.arm] = difference
     strongest = [min(by_arm.values(), key=_rank) for by_arm in by_key.values()]
     rows = tuple(
-        _differing_row(difference, by_key[difference.key], facts.arms)
+        _differing_row(difference, by_key[difference.key], facts)
         for difference in sorted(
             strongest, key=lambda difference: (_rank(difference), difference.key)
         )
@@ -198,9 +201,24 @@ def differences_table(facts: HostFacts, *, of: int) -> Table:
             Column(head="Class"),
             *(Column(head=arm.arm, kind="value", note=_stack(arm)) for arm in facts.arms),
         ),
-        rows or (("Nothing differs.",),),
-        caption=f"{len(rows)} of {of} properties differ",
+        rows or ((_without_rows(facts),),),
+        caption=f"{len(rows)} of {of} properties differ" * bool(rows or not _silent(facts)),
     )
+
+
+def _silent(facts: HostFacts) -> list[str]:
+    """Return the arms in which no worker answered."""
+    return [arm.arm for arm in facts.arms if not arm.facts]
+
+
+def _without_rows(facts: HostFacts) -> str:
+    """State that nothing differs, or of which arms that is not known."""
+    silent = _silent(facts)
+    if not silent:
+        return "Nothing differs."
+    if _compared(facts):
+        return f"Nothing differs where a worker answered; none did in {listed(silent)}."
+    return f"What differs is not known: no worker answered in {listed(silent)}."
 
 
 def _facts_by_arm(facts: HostFacts) -> list[dict[str, FingerprintValue]]:
@@ -213,15 +231,19 @@ def _facts_by_arm(facts: HostFacts) -> list[dict[str, FingerprintValue]]:
 
 def _other_blocks(facts: HostFacts) -> Iterator[Block]:
     """Yield the properties that all arms share, and those that only some have."""
-    answered = tuple(arm for arm in facts.arms if arm.facts) or facts.arms
+    answered = tuple(arm for arm in facts.arms if arm.facts)
+    whose, head = f"all environments of {facts.host}", "All environments"
+    if len(answered) < len(facts.arms):
+        whose = f"the environments of {facts.host} that answered"
+        head = "Environments that answered"
     tables = _facts_by_arm(replace(facts, arms=answered))
     differing = {difference.key for difference in facts.differences}
     keys = sorted({key for table in tables for key in table} - differing)
     known = [key for key in keys if any(table.get(key) is not None for table in tables)]
     shared = [key for key in known if len({table.get(key) for table in tables}) == 1]
     yield grid_of(
-        f"Properties that all environments of {facts.host} share",
-        (("Property", "property"), ("All environments", "value")),
+        f"Properties that {whose} share",
+        (("Property", "property"), (head, "value")),
         ((key, fact_text(key, tables[0][key])) for key in shared),
     )
     others = [key for key in known if key not in shared]
@@ -279,18 +301,41 @@ def _rank(difference: FactDifference) -> int:
 
 
 def _differing_row(
-    strongest: FactDifference, by_arm: dict[str, FactDifference], arms: tuple[ArmSummary, ...]
+    strongest: FactDifference, by_arm: dict[str, FactDifference], facts: HostFacts
 ) -> tuple[Words, ...]:
     """Return one property that differs, with its strongest class over all arms."""
     key, fact_class = strongest.key, strongest.fact_class
-    values: list[Words] = [fact_text(key, next(iter(by_arm.values())).reference)]
-    for arm in arms[1:]:
-        unlike = by_arm.get(arm.arm)
-        # an arm without facts had no worker that answered
-        alike = _SAME if arm.facts else NOT_MEASURED
-        values.append(fact_text(key, unlike.value) if unlike else alike)
+    values = (_differing_value(key, arm, by_arm, facts) for arm in facts.arms)
     note = f"explained with {fact(strongest.part_of).name}" if strongest.part_of else ""
     return key, Line(before=(_badge(fact_class),), below=(note or strongest.evidence,)), *values
+
+
+def _differing_value(
+    key: str, arm: ArmSummary, by_arm: dict[str, FactDifference], facts: HostFacts
+) -> Words:
+    """Return the value of an arm, or that it has that of its own reference."""
+    if arm.arm in by_arm:
+        return fact_text(key, by_arm[arm.arm].value)
+    for name, difference in by_arm.items():
+        if facts.references.get(name) == arm.arm:
+            return fact_text(key, difference.reference)
+    if not arm.facts:  # no worker answered there
+        return NOT_MEASURED
+    if arm in _compared(facts):
+        reference = facts.references[arm.arm]
+        is_first = reference == facts.arms[0].arm
+        return Line(text="same" if is_first else f"same as {reference}", style="same")
+    return fact_text(key, arm.facts[key]) if key in arm.facts else ""
+
+
+def _compared(facts: HostFacts) -> tuple[ArmSummary, ...]:
+    """Return the arms that answered, as their references did."""
+    answered = {arm.arm for arm in facts.arms if arm.facts}
+    return tuple(
+        arm
+        for arm in facts.arms
+        if arm.arm in answered and facts.references.get(arm.arm) in answered - {arm.arm}
+    )
 
 
 def _badge(fact_class: FactClass) -> Span:
