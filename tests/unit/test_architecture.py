@@ -45,7 +45,11 @@ INNER_LAYERS = {
         ("charts",),
         ("wording",),
     ),
-    "profile_files": (("kineto", "ncu", "nsys", "nvprof"), ("derive",), ("rawfiles",)),
+    "profile_files": (
+        ("kineto", "ncu", "nsys", "nvprof"),
+        ("derive", "nsysexport"),
+        ("rawfiles",),
+    ),
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 NEVER_TOGETHER = (("runner", "report"), ("runner", "doctor"), ("report", "doctor"))

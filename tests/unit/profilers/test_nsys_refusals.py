@@ -10,7 +10,7 @@ from ncutexts import refusing_program
 from nsysexports import KERNEL, MEMCPY, MEMSET, RUNTIME, change, plain
 
 from envcompare.errors import ProfileError
-from envcompare.profile_files import nsys
+from envcompare.profile_files import nsysexport
 from envcompare.profile_files.nsys import complaints, read
 from envcompare.report.wording.profilewords import note_sentences
 
@@ -171,7 +171,7 @@ def test_a_file_that_takes_too_long_is_refused(
     export: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the reason; Ctrl-C ends it before."""
-    monkeypatch.setattr(nsys, "_LIMIT_S", -1.0)
-    monkeypatch.setattr(nsys, "_STEPS", 1)
+    monkeypatch.setattr(nsysexport, "_LIMIT_S", -1.0)
+    monkeypatch.setattr(nsysexport, "_STEPS", 1)
     with pytest.raises(ProfileError, match="cannot trust"):
         read(export)
