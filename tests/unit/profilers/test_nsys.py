@@ -182,6 +182,21 @@ def test_op_is_the_innermost_range_of_the_launching_thread(tmp_path: Path) -> No
     assert ops == {"k0": "step", "k1": "conv", "k2": "backward"}
 
 
+def test_index_of_an_export_moves_no_text_to_another_range(tmp_path: Path) -> None:
+    """An index on the type of a range reads them type by type, whatever their rows."""
+    trace = Trace()
+    trace.range("forward", 0, 100, kind=START_END)
+    trace.range("backward", 200, 300)
+    for number, start in enumerate((50, 250)):
+        trace.call("cudaLaunchKernel_v7000", start, start + 5, correlation=number)
+        trace.kernel(f"k{number}", start + 1000, start + 1010, correlation=number)
+    path = trace.write(tmp_path / "a.sqlite")
+    change(path, "CREATE INDEX by_type ON NVTX_EVENTS (eventType)")
+    assert {kernel.name: kernel.op for kernel in read(path).kernels} == {
+        "k0": "forward", "k1": "backward",
+    }  # fmt: skip
+
+
 def test_no_cuda_data_is_a_state_of_its_own(tmp_path: Path) -> None:
     """Empty tables and missing ones say the same, and neither is an error."""
     empty = read(Trace().write(tmp_path / "empty.sqlite"))
