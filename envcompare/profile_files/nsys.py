@@ -58,6 +58,9 @@ _RANKS: Final = (
 )
 _NODE: Final = "graphNodeId"
 _GPUS: Final = "TARGET_INFO_GPU"
+# Which GPU of the machine each process has under which number; old exports have no such table.
+_NUMBERED: Final = "TARGET_INFO_CUDA_DEVICE"
+_PROCESS_BITS: Final = 24
 
 _WHEN: Final = ("start", "end", "deviceId", "streamId")
 _WHO: Final = ("contextId", "correlationId", "globalPid")
@@ -173,11 +176,14 @@ def _read_trace(export: Export) -> _Trace:
         for table in (_COPIES, "CUPTI_ACTIVITY_KIND_MEMSET")
         if export.has(table)
     ]
+    copied = np.concatenate([_empty(*ROW, "kind", "bytes", "place"), *copies])
+    graphs = _read_graphs(export)
+    _number_gpus(export, (kernels, copied, graphs))
     return _Trace(
         kernels=in_launch_order(kernels),
         shapes=shapes,
-        copies=np.concatenate([_empty(*ROW, "kind", "bytes", "place"), *copies]),
-        graphs=_read_graphs(export),
+        copies=copied,
+        graphs=graphs,
         calls=calls,
         call_names=names,
         ranges=ranges,
@@ -340,6 +346,23 @@ def _read_graphs(export: Export) -> Table:
         return _empty(*names)
     rows = export.numbers(_GRAPHS, ("start", "end", "deviceId"), _WHO[1:])
     return rows.view([(name, np.int64) for name in names])
+
+
+def _number_gpus(export: Export, tables: Sequence[Table]) -> None:
+    """Replace the number that a GPU has in its process by the one it has on the machine.
+
+    In a process, CUDA numbers the GPUs that are visible to it, from 0.
+    """
+    names = ("pid", "cudaId", "gpuId")
+    if not set(names) <= export.columns(_NUMBERED):
+        return
+    rows = export.numbers(_NUMBERED, names)
+    renumbered = np.unique(rows[list(names)][rows["cudaId"] != rows["gpuId"]]).tolist()
+    for table in tables if renumbered else ():
+        processes = table["process"] >> THREAD_BITS & (1 << _PROCESS_BITS) - 1
+        visible = table["device"].copy()
+        for process, number, gpu in renumbered:
+            table["device"][(processes == process) & (visible == number)] = gpu
 
 
 def _read_calls(export: Export) -> tuple[Table, list[str]]:

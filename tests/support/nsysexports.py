@@ -19,6 +19,16 @@ CREATE TABLE DIAGNOSTIC_EVENT (
  globalPid INTEGER
 );
 """
+# Nor this one.
+VISIBLE = """
+CREATE TABLE TARGET_INFO_CUDA_DEVICE (
+ gpuId INTEGER,
+ cudaId INTEGER,
+ pid INTEGER,
+ uuid TEXT,
+ numMultiprocessors INTEGER
+);
+"""
 IMPORTS = Path(__file__).resolve().parents[1] / "data/imports"
 SCHEMA = IMPORTS.parent / "profiles/nsys-schema.sql"
 KERNEL, MEMCPY = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -113,12 +123,22 @@ class Trace:
             uuid=f"GPU-{number}",
         )  # fmt: skip
 
+    def see(self, gpu: int, *, as_number: int, process: int = PROCESS) -> None:
+        """Append which GPU of the machine a process has under a number."""
+        self.add(
+            "TARGET_INFO_CUDA_DEVICE", gpuId=gpu, cudaId=as_number,
+            pid=process >> 24 & 0xFFFFFF, uuid=f"GPU-{gpu}", numMultiprocessors=108,
+        )  # fmt: skip
+
     def write(self, path: Path, *, without: Iterable[str] = ()) -> Path:
         """Write the export, without some of its tables."""
         with sqlite3.connect(path) as database:
             database.executescript(SCHEMA.read_text(encoding="utf-8"))
-            if "DIAGNOSTIC_EVENT" in self.tables:
-                database.executescript(DIAGNOSTICS)
+            for newer, table in (
+                ("DIAGNOSTIC_EVENT", DIAGNOSTICS),
+                ("TARGET_INFO_CUDA_DEVICE", VISIBLE),
+            ):
+                database.executescript(table if newer in self.tables else "")
             for table in without:
                 database.execute(f"DROP TABLE {table}")
             strings = self.strings.items()

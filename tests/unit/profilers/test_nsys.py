@@ -137,6 +137,47 @@ def test_two_gpus_are_never_merged(tmp_path: Path) -> None:
     assert any("2 GPUs" in note for note in note_sentences(profile.notes))
 
 
+def two_processes() -> Trace:
+    """Return two processes on two GPUs, each the first and only GPU of its process."""
+    trace, other = Trace(), PROCESS + (1 << 24)
+    trace.gpu(0, name="Tesla T4")
+    trace.gpu(1)
+    trace.see(0, as_number=0)
+    trace.see(1, as_number=0, process=other)
+    trace.kernel("a", 100, 400, correlation=1)
+    trace.kernel("a", 100, 200, correlation=1, process=other)
+    return trace
+
+
+def test_gpus_that_are_the_first_of_their_process_are_never_merged(tmp_path: Path) -> None:
+    """CUDA numbers the visible GPUs of a process from 0, whichever they are on the machine."""
+    profile = read(two_processes().write(tmp_path / "a.sqlite"))
+    busy = {row.scope: row.value for row in profile.quantities if row.name == "busy_ns"}
+    assert busy == {"GPU 0": 300, "GPU 1": 100}
+    assert [device.name for device in profile.devices] == ["Tesla T4", "NVIDIA A100-PCIE-40GB"]
+    assert any("2 GPUs" in note for note in note_sentences(profile.notes))
+
+
+def test_only_visible_gpu_is_the_one_that_worked(tmp_path: Path) -> None:
+    """CUDA_VISIBLE_DEVICES=1 makes the second GPU of a machine the first of a program."""
+    trace = Trace()
+    trace.gpu(0, name="Tesla T4")
+    trace.gpu(1)
+    trace.see(1, as_number=0)
+    trace.kernel("a", 100, 400, correlation=1)
+    trace.copy(1, 400, 500, size=10, correlation=2)
+    path = trace.write(tmp_path / "a.sqlite")
+    change(
+        path,
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER, end INTEGER,"
+        " deviceId INTEGER, graphId INTEGER, globalPid INTEGER);"
+        f"INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (600, 700, 0, 1, {PROCESS});",
+    )
+    profile = read(path)
+    assert [device.uuid for device in profile.devices] == ["GPU-1"]
+    assert profile.busy_ns == 500
+
+
 def marked() -> Trace:
     """Return a trace with two of four kernels launched inside the marks."""
     trace = Trace()
