@@ -230,7 +230,8 @@ QUANTITIES: Final = {
     "reference_value_per_step": Column("number", "The same of a step"),
     "value_unlike": Column(
         "text",
-        "In what the reference's is of another kind, so that there is no ratio: tool, page or rule",
+        "In what the reference's is of another kind, so that there is no ratio: tool, page, rule "
+        "or ranks",
     ),
     "value_page": Column("text", "The page of Nsight Compute: raw, details or summary"),
 }

@@ -146,6 +146,59 @@ def test_several_ranks_that_another_environment_lacks_are_named_in_the_plural(
     assert said in printed(run)
 
 
+def of_rank(folder: Path, name: str, rank: int, *, size: int) -> Path:
+    """Write the trace of a rank of so many."""
+    text = RANKS[0].read_text(encoding="utf-8")
+    path = folder / f"{name}{rank}.json"
+    text = text.replace('"rank":0', f'"rank":{rank}').replace(
+        '"world_size":2', f'"world_size":{size}'
+    )
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        (
+            ((0,), (3,)),
+            "The traces of vm are of rank 0 of 4, and those of docker are of rank 3 of 4",
+        ),
+        (
+            ((0, 1), (2, 3)),
+            "vm are of ranks 0 and 1 of 4, and those of docker are of ranks 2 and 3 of",
+        ),
+    ],
+    ids=["a rank", "several"],
+)
+def test_traces_of_other_ranks_have_no_ratio(
+    tmp_path: Path, ranks: tuple[tuple[int, ...], ...], said: str
+) -> None:
+    """They do other work, which is no difference between environments."""
+    vm, docker = (
+        tuple(of_rank(tmp_path, arm, rank, size=4) for rank in of)
+        for arm, of in zip(("vm", "docker"), ranks, strict=True)
+    )
+    run = imported(tmp_path, "kineto", vm=vm, docker=docker)
+    rows = run.profiles[0].arms[1].quantities
+    assert {row.ratio for row in rows} == {None}
+    assert {row.unlike for row in rows if row.rank is None and row.value is not None} == {"ranks"}
+    assert (run.profiles[0].kernel_diffs, run.profiles[0].ledgers) == ((), ())
+    assert said in printed(run)
+    assert "the same kernels" not in answer(run) + printed(run)
+
+
+def test_the_same_rank_of_another_number_of_ranks_is_compared_with_a_caution(
+    tmp_path: Path,
+) -> None:
+    """More ranks share the work of a program, which may be what was asked about."""
+    vm, docker = (of_rank(tmp_path, f"{size}-", 0, size=size) for size in (2, 4))
+    run = imported(tmp_path, "kineto", vm=vm, docker=docker)
+    rows = {row.name: row.ratio for row in run.profiles[0].arms[1].quantities}
+    assert rows["launch_count"] == 1
+    assert "rank 0 of 4: the number of ranks could explain any difference." in printed(run)
+
+
 def test_two_logs_of_times_are_no_passes_over_the_same_launches(tmp_path: Path) -> None:
     """Of two ranks with the same kernels one would be lost."""
     logs = (log(tmp_path, "rank0.log"), log(tmp_path, "rank1.log"))

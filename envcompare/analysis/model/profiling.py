@@ -32,7 +32,7 @@ MatchRule = Literal[
     "operator and launch order", "shape and launch order", "name and launch order",
     "kind and launch order", "name",
 ]  # fmt: skip
-Unlike = Literal["", "tool", "page", "rule"]
+Unlike = Literal["", "tool", "page", "rule", "ranks"]
 PartKind = Literal["step", "phase", "operator", "others"]
 
 

@@ -7,6 +7,7 @@ are added; busy times, rates and shares are kept for each rank.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Final, TypeVar, get_args
 
 from msgspec.structs import replace
@@ -104,14 +105,32 @@ def choose(records: Records, fits: Callable[[ProfileRecord], bool]) -> ProfileRe
 def choose_pair(
     before: Records, after: Records, fits: Callable[[ProfileRecord], bool]
 ) -> tuple[ProfileRecord, ProfileRecord] | None:
-    """Return a profile of each arm, of the same pass and tool if possible, else the best."""
+    """Return a profile of each arm, of the same pass and tool if possible, else the best.
+
+    Profiles of other ranks of a distributed program are no pair.
+    """
     firsts = [profile for profile in usable(before) if fits(profile)]
     seconds = [profile for profile in usable(after) if fits(profile)]
-    for first in firsts:
-        for match in seconds:
-            if _rank(first) == _rank(match):
-                return first, match
-    return (firsts[0], seconds[0]) if firsts and seconds else None
+    pairs = [pair for pair in product(firsts, seconds) if not are_other_ranks(*map(ranks_of, pair))]
+    alike = (pair for pair in pairs if _rank(pair[0]) == _rank(pair[1]))
+    return next(alike, pairs[0] if pairs else None)
+
+
+def ranks_of(record: ProfileRecord) -> tuple[str, str]:
+    """Return the ranks of a distributed program and their number; empty if it records none."""
+    values = _distributed(profile_of(record)).values
+    return str(values.get(RANK, "")), str(values.get("world_size", ""))
+
+
+def are_other_ranks(ours: tuple[str, str], theirs: tuple[str, str]) -> bool:
+    """Return whether two results of `ranks_of` are known to be of different ranks."""
+    return bool(ours[0] and theirs[0] and ours[0] != theirs[0])
+
+
+def ranks_of_passes(records: Records) -> dict[tuple[str, Tool | None], tuple[str, str]]:
+    """Return the ranks of the best profile of each pass and tool."""
+    best_last = reversed(usable(records))
+    return {(record.kind, profile_of(record).tool): ranks_of(record) for record in best_last}
 
 
 def _rank(record: ProfileRecord) -> tuple[int, int]:

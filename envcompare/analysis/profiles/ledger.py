@@ -30,11 +30,13 @@ from envcompare.analysis.profiles.armprofiles import (
     LEFT_OUT,
     RANK,
     Records,
+    are_other_ranks,
     choose,
     has_kernels,
     is_kernel_trace,
     is_trace,
     profile_of,
+    ranks_of_passes,
     source_of,
     usable,
 )
@@ -387,6 +389,11 @@ def record_cautions(
     yield from _of_gpus(by_arm, reference)
     yield from _of_unnamed_gpus(by_arm, identified_arms)
     yield from chain.from_iterable(_of_ranks(*profile) for profile in by_arm.items())
+    yield from chain.from_iterable(
+        _of_other_ranks({reference: by_arm.get(reference, ()), arm: records})
+        for arm, records in by_arm.items()
+        if arm != reference
+    )
     yield from chain.from_iterable(_of_hidden(*profile) for profile in by_arm.items())
     yield from chain.from_iterable(_of_several(profile, partial) for profile in by_arm.values())
     yield from chain.from_iterable(map(_of_steps, by_arm.values()))
@@ -470,6 +477,23 @@ def _of_ranks(arm: str, records: Records) -> Iterable[str]:
                     f"{subject} of {arm} {verb} left out: another environment has no trace of "
                     f"{these}."
                 )
+
+
+def _of_other_ranks(both: _ByArm) -> Iterable[str]:
+    """Warn if the reference and another arm have traces of other ranks, or of other numbers."""
+    theirs, ours = map(ranks_of_passes, both.values())
+    for key in filter(ours.get, theirs):
+        if all(theirs[key] + ours[key]) and theirs[key] != ours[key]:
+            first, second = (
+                f"{arm} are of {'ranks' if ' ' in ranks else 'rank'} {ranks} of {size}"
+                for arm, (ranks, size) in zip(both, (theirs[key], ours[key]), strict=True)
+            )
+            is_apart = are_other_ranks(theirs[key], ours[key])
+            yield f"The traces of {first}, and those of {second}: " + (
+                "other ranks do other work, so there is no ratio."
+                if is_apart
+                else "the number of ranks could explain any difference."
+            )
 
 
 def _of_hidden(arm: str, records: Records) -> Iterable[str]:

@@ -21,11 +21,13 @@ from msgspec.structs import replace
 from envcompare.analysis.model.profiling import QuantityRow, Roof, Roofline, RooflinePoint
 from envcompare.analysis.profiles.armprofiles import (
     Records,
+    are_other_ranks,
     choose,
     has_kernels,
     is_kernel_trace,
     is_of_program,
     profile_of,
+    ranks_of_passes,
     usable,
 )
 from envcompare.gpu import device_of, roofs_of, tensor_pipes
@@ -101,7 +103,7 @@ def quantity_rows(
     `partial` are the arms and records that lack launches of their steps.
 
     A quantity is compared with the same name, pass, tool and GPU in the reference. There is no
-    ratio if the tool, page or averaging rule differs.
+    ratio if the tool, page, averaging rule or ranks differ.
     """
     held = {arm: tuple(records) for arm, records in by_arm.items()}
     rows = {arm: _rows(records, partial) for arm, records in held.items()}
@@ -122,15 +124,23 @@ def quantity_rows(
         for arm, found in rows.items()
     }
     against = rows.get(reference, {})
+    others = {arm: _other_ranks(records, held.get(reference, ())) for arm, records in held.items()}
     return {
         arm: tuple(
             replace(row, agreement="reference")
             if arm == reference
-            else _with_ratio(row, key, against)
+            else _with_ratio(row, key, against, others=others.get(arm, ()))
             for key, row in found.items()
         )
         for arm, found in rows.items()
     }
+
+
+def _other_ranks(records: Records, reference: Records) -> frozenset[tuple[str, Tool | None]]:
+    """Return pass and tool of profiles that are of other ranks than the reference's."""
+    ours, theirs = ranks_of_passes(records), ranks_of_passes(reference)
+    both = ours.keys() & theirs.keys()
+    return frozenset(key for key in both if are_other_ranks(ours[key], theirs[key]))
 
 
 def _absent_copies(
@@ -152,13 +162,24 @@ def _absent_copies(
     return found
 
 
-def _with_ratio(row: QuantityRow, key: Key, against: Mapping[Key, QuantityRow]) -> QuantityRow:
-    """Return a row with its ratio, or with the reason it cannot be compared."""
+def _with_ratio(
+    row: QuantityRow,
+    key: Key,
+    against: Mapping[Key, QuantityRow],
+    *,
+    others: Container[tuple[str, Tool | None]],
+) -> QuantityRow:
+    """Return a row with its ratio, or with the reason it cannot be compared.
+
+    `others` are pass and tool of profiles of other ranks.
+    """
     same = against.get(key)
     if same is not None:
         row = replace(row, reference_value=same.value, reference_per_step=same.per_step)
     if row.value is None:
         return row
+    if row.rank is None and key[1:3] in others:
+        return replace(row, unlike="ranks")
     if same is not None and same.value is not None:
         if row.rule != same.rule:
             return replace(row, unlike="rule")

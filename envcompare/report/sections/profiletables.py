@@ -434,6 +434,7 @@ def why_no_ratio(unlike: str, *, page: str, rule: str) -> str:
         "tool": "another tool",
         "page": f"from the {page} page",
         "rule": f"averaged differently ({rule})",
+        "ranks": "other ranks",
     }
     return f"no ratio: {kinds[unlike]}" if unlike else ""
 
