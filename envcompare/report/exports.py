@@ -70,8 +70,11 @@ def _cell(value: object) -> object:
 
 
 def _is_answer(row: Row) -> bool:
-    """Return whether a verdict rests on a row of the table; those of the control are none."""
-    decides = row["is_primary"] or row["metric"] is None
+    """Return whether a verdict rests on a row of the table.
+
+    Those of the control are none, nor are statements on groups of hosts, which have no cell.
+    """
+    decides = row["cell"] is not None and (row["is_primary"] or row["metric"] is None)
     return bool(decides and row["outcome"] is not None and not row["is_control"])
 
 

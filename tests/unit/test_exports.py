@@ -15,7 +15,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from pyarrow import parquet  # noqa: TID251 — it reads back what was written
 
-from envcompare.analysis.model import Reason, ReasonKind, RunComparison, Tail
+from envcompare.analysis.model import GroupEstimate, Reason, ReasonKind, RunComparison, Tail
 from envcompare.analysis.tables import TABLE
 from envcompare.errors import ConfigError
 from envcompare.report import exports
@@ -258,6 +258,18 @@ def test_usual_csv_has_eight_columns_and_a_row_for_each_comparison() -> None:
     assert len(compared) < len(run.comparisons)
     assert [row["outcome"] for row in rows] == [one.outcome for one in compared]
     assert len({tuple(row.values())[:4] for row in rows}) == len(rows)
+
+
+def test_groups_that_cannot_be_compared_are_no_verdicts() -> None:
+    """They have no metric either, but no environment failed to run there."""
+    run = example()
+    groups = GroupEstimate(
+        group="b", reference_group="a", workload="cnn", arm="docker", outcome="not-run"
+    )
+    of_hosts = msgspec.structs.replace(run.between_hosts, group_estimates=(groups,))
+    grouped = msgspec.structs.replace(run, between_hosts=of_hosts)
+    assert csv_text(grouped, is_whole=False) == csv_text(run, is_whole=False)
+    assert answer(grouped).comparisons == answer(run).comparisons
 
 
 @SETTINGS
