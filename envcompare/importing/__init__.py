@@ -163,10 +163,7 @@ class Import:
             if self.steps and record.steps != self.steps and digests & {*record.sha256.values()}
         ]
         sentences = [_sentence(addition.record) for addition in additions]
-        restatements = [
-            f"{record.arm}: {record.name} now covers {counted(record.steps or 0, 'step')}"
-            for record in changed
-        ]
+        restatements = [_restatement(record) for record in changed]
         folder = self._write(place, additions, changed, messages=[*sentences, *restatements])
         lines += restatements
         for addition, sentence in zip(additions, sentences, strict=True):
@@ -423,6 +420,15 @@ def _check_name(name: str, what: str) -> None:
             f"`{name}` cannot name {what.partition(',')[0]}",
             hint=f"use letters, digits and . _ @ - to name {what}",
         )
+
+
+def _restatement(record: ProfileRecord) -> str:
+    """Return the message on a record with another number of steps, and which number is used."""
+    name, own = f"{record.arm}: {record.name}", record.profile and record.profile.steps
+    if not own:
+        return f"{name} now covers {counted(record.steps or 0, 'step')}"
+    unused = f"; --steps {record.steps} is not used" * (own != record.steps)
+    return f"{name} covers {counted(own, 'step')}, which its file counts{unused}"
 
 
 def _has_content(record: ProfileRecord) -> bool:

@@ -75,6 +75,16 @@ def test_steps_that_a_trace_counts_itself_are_not_overruled(tmp_path: Path) -> N
     assert "declared with 7 steps but has 1" in " ".join(cell.cautions)
 
 
+def test_steps_said_afterwards_change_none_that_a_trace_counts_itself(tmp_path: Path) -> None:
+    """The message names the number that is used."""
+    trace = kinetotraces.write(tmp_path / "a.json", kinetotraces.step(1))
+    folder = request(tmp_path, trace, tool="kineto").run().folder
+    again = request(tmp_path, trace, tool="kineto", into=folder.path, steps=60)
+    said = "vm: imported-kineto covers 1 step, which its file counts; --steps 60 is not used"
+    assert again.run().lines[1] == said
+    assert said in [event.text for event in folder.read_events().events]
+
+
 def test_one_file_for_two_environments_is_said_to_differ_in_nothing(tmp_path: Path) -> None:
     """A slip of the hand would look like perfect agreement."""
     first = request(tmp_path, log(tmp_path, "vm.log")).run()
