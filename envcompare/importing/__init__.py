@@ -21,7 +21,7 @@ from envcompare.errors import ConfigError, ProfileError, RunFolderError, plain
 from envcompare.files import irregular, opened
 from envcompare.profile_files import SEVERAL, check, read
 from envcompare.profile_files.derive import launch_text
-from envcompare.profile_files.rawfiles import secret_in
+from envcompare.profile_files.nsysexport import secret_in_report
 from envcompare.run_folder import (
     locked,
     missing_folders,
@@ -250,7 +250,7 @@ class Import:
         """Read files into a record; raises ProfileError if they differ or cannot be trusted."""
         profile = read(self.tool, tuple(file.path for file in files))
         files = tuple(
-            dataclasses.replace(file, secret=secret_in(file.path))
+            dataclasses.replace(file, secret=secret_in_report(file.path))
             if self.is_copied and not file.is_large
             else file
             for file in files

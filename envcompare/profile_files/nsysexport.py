@@ -21,7 +21,13 @@ import numpy as np
 
 from envcompare.errors import ProfileError
 from envcompare.profile_files import Table
-from envcompare.profile_files.rawfiles import SQLITE, convert, first_bytes, refusal
+from envcompare.profile_files.rawfiles import (
+    SQLITE,
+    convert,
+    first_bytes,
+    refusal,
+    secret_in,
+)
 from envcompare.text import cause_line
 
 _HEADER_BYTES: Final = 100
@@ -252,6 +258,17 @@ def _check_file(path: Path) -> None:
             raise refusal(
                 path.name, why=f"it is still being written: {journal.name} exists", hint=AGAIN
             )
+
+
+def secret_in_report(path: Path) -> str:
+    """Return what `secret_in` finds in a file; in a report of nsys, also in its export.
+
+    A report packs its texts. Raises ProfileError if nsys cannot export it.
+    """
+    if name := secret_in(path):
+        return name
+    with export_path(path) as database:
+        return "" if database == path else secret_in(database)
 
 
 @contextmanager

@@ -490,6 +490,28 @@ def test_an_export_that_holds_a_secret_is_not_copied(tmp_path: Path, cells: str)
     assert done.folder.read_profiles()[0].raw == ()
 
 
+def test_a_report_whose_export_holds_a_secret_is_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report of nsys packs the environment of its program, which only the export shows."""
+    change(
+        exported(tmp_path, "nsys_eager"),
+        "INSERT INTO META_DATA_EXPORT VALUES ('env', 'HF_TOKEN=hf_abcdefghijklmnop')",
+    )
+    program = tmp_path / "nsys"
+    program.write_text(
+        "#!/bin/sh\n"
+        "for word; do case $word in --output=*) to=${word#--output=};; esac; done\n"
+        f'/bin/cp "{tmp_path}/nsys_eager.sqlite" "$to"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "run.nsys-rep").write_bytes(b"packed")
+    done = request(tmp_path, tmp_path / "run.nsys-rep", tool="nsys").run()
+    assert "run.nsys-rep is not copied: it holds HF_TOKEN, which may be a secret" in done.lines
+    assert b"packed" not in files_of(done.folder.path).values()
+
+
 def test_a_trace_without_a_secret_is_copied(tmp_path: Path) -> None:
     """Words such as key and pass name much else."""
     path = write(tmp_path / "a.json", [kernel("sort_by_key<KEY=int, PASS=2>", 0, 1)], key="value")
