@@ -99,7 +99,7 @@ def read(path: Path) -> Profile:
 
     Raises ProfileError, with the line, for a file that cannot be read or trusted.
     """
-    if path.suffix != ".ncu-rep":
+    if path.suffix.lower() != ".ncu-rep":
         return _printed(path, read_lines(path))
     # The module treats any other file as a report without launches.
     head = first_bytes(path, len(_MAGIC))

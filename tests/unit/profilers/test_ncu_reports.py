@@ -70,10 +70,13 @@ def test_report_that_was_cut_is_refused(tmp_path: Path, size: int) -> None:
     assert "damaged, cut off, or from a newer ncu" in told.value.hint
 
 
+@pytest.mark.parametrize("name", ["a.ncu-rep", "A.NCU-REP"])
 @pytest.mark.parametrize("content", [b"", b"hello", b"SQLite format 3\0"])
-def test_file_that_is_no_report_is_told_before_it_is_opened(tmp_path: Path, content: bytes) -> None:
-    """The module takes it for a report without launches."""
-    path = tmp_path / "a.ncu-rep"
+def test_file_that_is_no_report_is_told_before_it_is_opened(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    """The module takes it for a report without launches; a disk may have the name in capitals."""
+    path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(ProfileError) as told:
         ncu.read(path)
