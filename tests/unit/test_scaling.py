@@ -181,16 +181,24 @@ def test_work_stands_in_the_order_of_its_cells(tmp_path: Path) -> None:
 
 def test_page_says_which_ranks_had_too_few_cpus(tmp_path: Path) -> None:
     """Those of one host; on GPUs they have one each."""
-    assert "took turns" not in render(compared(tmp_path / "fits"))
+    assert "more threads computed" not in render(compared(tmp_path / "fits"))
     run = compared(tmp_path / "many", counts=(1, 3))
     assert "With ranks=3 more threads computed than local has CPUs (2)" in render(run)
     assert "With ranks=1,3 more" in render(changed(run, threads=3))
     rows = tuple(replace(row, hosts=("gpu01", "gpu02")) for row in run.views.scaling)
-    assert "took turns" not in render(changed(run, scaling=rows))
+    assert "more threads computed" not in render(changed(run, scaling=rows))
     devices = {cell.id: "cuda" for cell in run.cells}
     hosts = tuple(replace(host, devices=devices) for host in run.hosts)
     assert hosts
-    assert "took turns" not in render(replace(run, hosts=hosts))
+    assert "more threads computed" not in render(replace(run, hosts=hosts))
+
+
+def test_arm_without_facts_hides_no_lack_of_cpus(tmp_path: Path) -> None:
+    """Its worker may never have answered; the CPUs of the host are known from another."""
+    run = compared(tmp_path, counts=(1, 3))
+    *others, last = run.arms
+    silent = replace(run, arms=(*others, replace(last, facts={})))
+    assert "With ranks=3 more threads computed than local has CPUs (2)" in render(silent)
 
 
 def test_page_says_that_one_rank_waited_for_other_programs(tmp_path: Path) -> None:

@@ -198,10 +198,13 @@ def _waited(run: RunComparison) -> Iterator[str]:
 def _crowded(run: RunComparison) -> Iterator[str]:
     """Yield the numbers of ranks with fewer CPUs than threads."""
     threads = run.settings.threads or 1
-    cpus = {arm.host: arm.facts.get("cpu.affinity") for arm in run.arms}
+    cpus: dict[str, int] = {}
+    for arm in run.arms:
+        bound = arm.facts.get("cpu.affinity")
+        if isinstance(bound, list | tuple):
+            cpus.setdefault(arm.host, len(bound))
     on_gpu = {cell for host in run.hosts for cell in host.devices if host.devices[cell] != "cpu"}
-    for host, bound in cpus.items():
-        known = len(bound) if isinstance(bound, list | tuple) else math.inf
+    for host, known in cpus.items():
         rows = (row for row in run.views.scaling if row.host == host and row.cell not in on_gpu)
         many = {
             row.ranks
