@@ -148,7 +148,7 @@ NoteKind = Literal[
     "metric-of-some", "metrics-without-sums", "nameless-launches", "newer-schema",
     "no-api-calls", "no-cuda-data", "no-gpu-events", "no-time", "processes", "rounded-counts",
     "several-gpus", "text", "times-of-counting", "unended-line", "uneven-metric", "uneven-rate",
-    "unknown-launches", "unpatched-time", "unread-rows", "unread-table", "untraced-graphs",
+    "unpatched-time", "unread-rows", "unread-table", "untraced-graphs",
     "whole-graphs", "work-without-call",
 ]  # fmt: skip
 

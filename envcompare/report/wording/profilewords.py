@@ -182,7 +182,8 @@ _SENTENCES: Final[Mapping[NoteKind, str]] = {
         "no CUDA data except API calls: the export contains no kernel, copy or memset that counts"
     ),
     "launches-without-kernel": (
-        "{launches} have no kernel in the export: it was lost, or ran after its end"
+        "{launches} have no kernel in the export: captured into a CUDA graph, lost, or run after "
+        "its end"
     ),
     "whole-graphs": (
         "{graphs} were traced as a whole, which hides their kernels; use "
@@ -192,7 +193,6 @@ _SENTENCES: Final[Mapping[NoteKind, str]] = {
         "{graphs} were not traced, which hides their kernels; use "
         "`nsys profile --cuda-graph-trace=node`"
     ),
-    "unknown-launches": ("left out: {launches} named [Unknown]"),
     "nameless-launches": ("{launches} without a name; all sums hold them"),
     # Nsight Compute
     "metric-missing": "{metric} is missing in {launches}",
