@@ -20,7 +20,14 @@ from envcompare.report.sections.profiletables import (
 )
 from envcompare.report.sections.proofs import proof_table
 from envcompare.report.sections.scaling import scaling_blocks
-from envcompare.report.wording import NOT_MEASURED, cell_labels, listed, piece_word, reference_name
+from envcompare.report.wording import (
+    NOT_MEASURED,
+    cell_labels,
+    compared_arms,
+    listed,
+    piece_word,
+    reference_name,
+)
 from envcompare.report.wording.causewords import as_run_sentence, thread_lines
 from envcompare.report.wording.headlines import Headline, headlines
 from envcompare.report.wording.methodwords import (
@@ -130,12 +137,13 @@ def warnings(run: RunComparison) -> tuple[str, ...]:
     texts = []
     if not run.course.is_complete:
         texts.append(f"This run is not complete: {INCOMPLETE}.")
-    if not headlines(run) and not is_timed(run):
+    is_alone = not compared_arms(run)
+    if is_alone and not is_timed(run):
         texts.append(
             f"Profiles of {visible(run.reference_arm)} alone were imported: there is nothing to "
             "compare them with yet."
         )
-    elif not headlines(run):
+    elif is_alone:
         texts.append("No environment was compared with the reference in this run.")
     return tuple(texts)
 

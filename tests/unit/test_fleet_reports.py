@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model import RunComparison
 from envcompare.report.page import render
+from envcompare.report.wording import headlines as wording
 from envcompare.report.wording.headlines import headlines
+from envcompare.run_folder.records import FactDifference
 from runfolders import CONTROL, REFERENCE, Arm, Shape, write
+from tests.data.report.builders import SLOWER, example, run_of
 
 _HOSTS = tuple(f"gpu{number:03}" for number in range(100))
 _LEVEL = 0.2  # by which the times of hosts of one model differ
@@ -90,3 +97,43 @@ def test_page_of_a_fleet_names_each_host_once_in_its_table(fleet: RunComparison)
     hosts = page[page.index('id="overview"') : page.index('id="why"')]
     assert hosts.index("gpu042 (far from the others)") < hosts.index(">gpu000<")
     assert all(f">{host}<" in hosts for host in _HOSTS if host != "gpu042")
+
+
+class _Counted(tuple[FactDifference, ...]):  # noqa: SLOT001 — it needs an attribute
+    """Differences that count how often they are gone through."""
+
+    readings: list[int]
+
+    def __iter__(self) -> Iterator[FactDifference]:
+        self.readings.append(1)
+        return super().__iter__()
+
+
+def readings(hosts: int) -> int:
+    """Return how often the page of a run on so many hosts goes through all differences."""
+    names = [f"gpu{number:03}" for number in range(hosts)]
+    base = [one for one in example().differences if one.arm == SLOWER.arm]
+    keys = tuple(one.key for one in base)
+    differences = _Counted(replace(one, host=name) for name in names for one in base)
+    differences.readings = []
+    compared = [
+        replace(SLOWER, host=name, cell=f"{name}/cnn/default", candidates=keys, is_confounded=True)
+        for name in names
+    ]
+    render(run_of(*compared, differences=differences))
+    return len(differences.readings)
+
+
+def test_differences_are_gone_through_no_more_often_with_more_hosts() -> None:
+    """Each host has its own, so the page of a large fleet would take the square of its size."""
+    assert readings(12) == readings(3) > 0
+
+
+def test_headlines_are_made_once_for_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many hosts they take longest."""
+    made: list[Any] = []
+    real = wording.candidates_text
+    monkeypatch.setattr(wording, "candidates_text", lambda *asked: made.append(1) or real(*asked))
+    run = run_of(SLOWER)
+    render(run)
+    assert len(made) == 1

@@ -6,6 +6,7 @@ logarithms (`log_ratio`) and converted to percent only for output.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final, Literal
 
 import msgspec
@@ -590,7 +591,7 @@ class RunViews(msgspec.Struct, frozen=True, kw_only=True):
     training: tuple[CellTraining, ...] = ()  # of each cell, to the goal of training
 
 
-class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
+class RunComparison(msgspec.Struct, frozen=True, kw_only=True, dict=True):  # dict: it caches
     """comparison.json: the complete input of the report."""
 
     run_id: str
@@ -615,6 +616,14 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     views: RunViews = RunViews()
     proof: Proof | None = None  # of the cause of a difference between lines
     schema: Literal[2] = SCHEMA
+
+    @cached_property
+    def differences_by_arm(self) -> dict[tuple[str, str], tuple[FactDifference, ...]]:
+        """The differences of all cells by host and arm; there may be thousands of both."""
+        by_arm: dict[tuple[str, str], list[FactDifference]] = {}
+        for difference in self.differences:
+            by_arm.setdefault((difference.host, difference.arm), []).append(difference)
+        return {place: tuple(differences) for place, differences in by_arm.items()}
 
     def reference_in(self, cell: str) -> str:
         """Return the reference arm of a cell."""

@@ -93,7 +93,7 @@ def answer_section(
     )
     cards = tuple(
         Group(blocks=(Heading(text=card.heading), Items(items=card.items)))
-        for card in summary_cards(run)
+        for card in summary_cards(run, leads)
     )
     return Section(
         anchor="answer",

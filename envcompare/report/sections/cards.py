@@ -27,7 +27,12 @@ from envcompare.report.wording.causewords import (
     split_sentences,
     thread_lines,
 )
-from envcompare.report.wording.headlines import compared_differences, headlines, split_arms
+from envcompare.report.wording.headlines import (
+    Headline,
+    compared_differences,
+    headlines,
+    split_arms,
+)
 from envcompare.report.wording.methodwords import (
     guard_cautions,
     host_sentences,
@@ -94,9 +99,10 @@ def _with_link(items: list[Line], *, link: str, href: str) -> list[Line]:
     return [*items[:-1], replace(items[-1], after=(Link(text=link, href=href),))]
 
 
-def summary_cards(run: RunComparison) -> _SummaryCards:
-    """Return the three cards with their sentences."""
-    verdicts = tuple(verdict for headline in headlines(run) for verdict in headline.verdicts)
+def summary_cards(run: RunComparison, leads: tuple[Headline, ...] | None = None) -> _SummaryCards:
+    """Return the three cards with their sentences; `leads` are the headlines, if known."""
+    leads = headlines(run) if leads is None else leads
+    verdicts = tuple(verdict for headline in leads for verdict in headline.verdicts)
     known = "No confounder, no failure and no failed control is known."
     is_proven = run.proof is not None and run.proof.outcome in {"cause", "contributes"}
     if has_lines(run) and not is_proven:

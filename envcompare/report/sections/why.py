@@ -333,10 +333,8 @@ def _confounded(run: RunComparison, comparison: Comparison, *, is_split: bool) -
         return ()
     facts = tuple(
         fact
-        for fact in run.differences
-        if (fact.host, fact.arm) == (comparison.host, comparison.arm)
-        and fact.fact_class == "confounder"
-        and not fact.part_of
+        for fact in run.differences_by_arm.get((comparison.host, comparison.arm), ())
+        if fact.fact_class == "confounder" and not fact.part_of
     )
     outcomes = frozenset({comparison.outcome})
     text = confounder_sentence(facts, outcomes=outcomes, is_split=is_split)

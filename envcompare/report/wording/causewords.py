@@ -132,9 +132,10 @@ def _on_purpose(run: RunComparison, decided: Iterable[Comparison]) -> tuple[Fact
     found = (
         each
         for comparison in decided
-        for (host, arm, _), each in reported_differences(run, comparison.cell).items()
-        if (host, arm) == (comparison.host, comparison.arm) and each.fact_class == "varied"
-        if not each.part_of
+        for each in reported_differences(
+            run, comparison.cell, host=comparison.host, arm=comparison.arm
+        ).values()
+        if each.fact_class == "varied" and not each.part_of
     )
     by_key = {difference.key: difference for difference in found}
 
@@ -176,25 +177,23 @@ def _in_kernel(run: RunComparison, decided: Iterable[Comparison]) -> str:
     if len(longer) == 1 and change_ns > ledger.change_ns:
         takes += ", and less time outside it"
     text = f"Inside the kernel a {ledger.piece} in {ledger.arm} takes {takes}."
-    facts = reported_differences(run, profiles.cell)
-    if acts := _acts_in_kernel(facts, (profiles.host, ledger.arm)):
+    facts = reported_differences(run, profiles.cell, host=profiles.host, arm=ledger.arm)
+    if acts := _acts_in_kernel(facts):
         ladder = "" if run.views.ladder else "; `--envs ladder` measures each part of a container"
         text += f" Possible causes there: {listed(acts)}{ladder}."
     return visible(text)
 
 
-def _acts_in_kernel(
-    facts: Mapping[tuple[str, str, str], FactDifference], place: tuple[str, str]
-) -> list[str]:
+def _acts_in_kernel(facts: Mapping[str, FactDifference]) -> list[str]:
     """Return the known mechanisms that an arm has in the kernel and the reference lacks."""
     acts = []
-    seccomp = facts.get((*place, "seccomp.mode"))
+    seccomp = facts.get("seccomp.mode")
     if seccomp is not None and seccomp.reference == 0 and seccomp.value in (1, 2):
         acts.append("a system call filter (seccomp)")
-    files = facts.get((*place, "limits.nofile"))
+    files = facts.get("limits.nofile")
     if files is not None and _is_more(files.reference, files.value):
         acts.append(f"a higher limit of open files ({files.reference} → {files.value})")
-    packages = facts.get((*place, "mount.packages"))
+    packages = facts.get("mount.packages")
     if packages is not None and None not in (packages.reference, packages.value):
         before, after = (str(v).split(" ")[0] for v in (packages.reference, packages.value))
         if before != after:

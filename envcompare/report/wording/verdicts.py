@@ -244,11 +244,17 @@ def _in_short(difference: FactDifference) -> str:
 
 
 def reported_differences(
-    run: RunComparison, cell: str
-) -> dict[tuple[str, str, str], FactDifference]:
-    """Return the differences that a cell reports, by host, arm and key."""
-    of_cell = (*run.differences, *run.cell_differences.get(cell, ()))
-    return {(difference.host, difference.arm, difference.key): difference for difference in of_cell}
+    run: RunComparison, cell: str, *, host: str, arm: str
+) -> dict[str, FactDifference]:
+    """Return the differences that a cell reports of an arm, by key."""
+    place = (host, arm)
+    of_cell = (
+        difference
+        for difference in run.cell_differences.get(cell, ())
+        if (difference.host, difference.arm) == place
+    )
+    both = (*run.differences_by_arm.get(place, ()), *of_cell)
+    return {difference.key: difference for difference in both}
 
 
 def candidate_differences(
@@ -256,9 +262,11 @@ def candidate_differences(
 ) -> Iterator[FactDifference]:
     """Yield the candidates of comparisons, with the evidence from their cell."""
     for comparison in comparisons:
-        facts = reported_differences(run, comparison.cell)
-        places = ((comparison.host, comparison.arm, key) for key in comparison.candidates or ())
-        yield from (facts[at] for at in places if at in facts)
+        if not comparison.candidates:
+            continue
+        host, arm = comparison.host, comparison.arm
+        facts = reported_differences(run, comparison.cell, host=host, arm=arm)
+        yield from (facts[key] for key in comparison.candidates if key in facts)
 
 
 def candidate_sentence(
