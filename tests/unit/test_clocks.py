@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import block
+from builders import CELL, block, run_record
 from faults import tried
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envcompare.analysis.compare import compare_run
 from envcompare.measure.limits import ClockWatch
 from envcompare.report import plain
 from envcompare.report.sections import cells_table
 from envcompare.report.wording.methodwords import method_rules
-from envcompare.run_folder.records import Block
+from envcompare.run_folder.records import Block, Event
+from envcompare.run_folder.results import RunFolder
 from envcompare.stats.metrics import METRICS, MetricName, Readings
 
 sys.path.append(str(Path(__file__).parents[2] / "workloads"))
@@ -109,6 +111,39 @@ def test_times_that_cannot_be_true_are_found(changes: dict[str, Any], words: str
     t0_ns = steady(watch)
     assert words in watch.fault(block(**{"t0_ns": t0_ns, **changes}), cpus=2)
     assert watch.fault(block(t0_ns=t0_ns + 10**11), cpus=2) == ""
+
+
+def test_clock_that_begins_anew_with_a_launch_is_no_fault() -> None:
+    """That of gVisor's sandbox does; in the rounds of the launch it must not go back."""
+    watch = ClockWatch()
+    steady(watch)
+    assert watch.fault(block(restart=1, round=-1, warmup=True, t0_ns=5), cpus=2) == ""
+    assert "its clock went back" in watch.fault(block(restart=1, t0_ns=10**6), cpus=2)
+
+
+def test_dropped_warm_up_is_not_counted_as_left_out(tmp_path: Path) -> None:
+    """It is in no number either way."""
+    fault = "its clock went back by 3 s since the last block"
+    blocks = [
+        block(restart=restart, arm=arm, round=number, warmup=number < 0, status=status)
+        for restart in range(2)
+        for arm in ("vm", "docker")
+        for number in (-1, 0, 1)
+        for status in ("dropped" if arm == "docker" and number < 1 else "ok",)
+    ]
+    events = [
+        Event(t=1.0, what="round-dropped", cell=CELL, arm="docker", text=f"round {number}: {fault}")
+        for _ in range(2)
+        for number in (-1, 0)
+    ]
+    folder = RunFolder.create(tmp_path, run_record())
+    for sample in blocks:
+        folder.append_sample(sample)
+    for event in events:
+        folder.append_event(event)
+    folder.close()
+    cell = compare_run(folder).cells[0]
+    assert (cell.dropped_blocks, cell.dropped_rounds) == (2, 2)
 
 
 @given(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -411,7 +410,11 @@ def summarise_cell(data: CellData) -> CellSummary:
         restarts=len({b.restart for b in measured}),
         generations=len({(b.restart, b.generation) for b in measured}),
         rounds=len({(b.restart, b.generation, b.round) for b in measured}),
-        dropped_rounds=Counter(e.what for e in data.events)["round-dropped"],
+        dropped_rounds=sum(
+            # a fault of a warm-up (round -1) leaves out nothing
+            e.what == "round-dropped" and not e.text.startswith("round -1:")
+            for e in data.events
+        ),
         held_rounds=_held_rounds(blocks),
         stops=data.stops,
         run_in_s=data.run_in_s,
@@ -424,7 +427,7 @@ def summarise_cell(data: CellData) -> CellSummary:
         step_times=tuple(filter(None, times)),
         step_edges_s=edges,
         drifts=_find_drifts(data),
-        dropped_blocks=sum(b.status == "dropped" for b in data.blocks),
+        dropped_blocks=sum(b.status == "dropped" and not b.warmup for b in data.blocks),
         restart_spread=math.sqrt(max(data.spread(arm).variance for arm in compared))
         if blocks and compared
         else None,
