@@ -35,6 +35,7 @@ from envcompare.measure.limits import (
     has_quota,
     limit_s,
     longest_wait_s,
+    may_wait,
     run_in_steps,
     slower_block,
     steps_a_block,
@@ -536,14 +537,17 @@ class Generation:
         for order, arm in enumerate(self._order(f"round {number}")):
             steps = self._steps_in_loop(arm, warmup_s) if is_warmup else self._steps_of(arm)
             turn = self._turn(arm, str(number))
+            began = time.monotonic()
             ran = self.workers.ask(arm, _steps(steps, self._block_limit_s, cpu=cpu, turn=turn))
+            took_s = time.monotonic() - began
             if ran is None:
                 self.context.note("round-dropped", arm=arm, text=f"round {number}")
                 return
             blocks[arm] = ran
             if is_warmup:
                 self._shorten(arm, ran)
-            block = self._checked(self._block(arm, ran, number, order=order, run_in=turn.run_in))
+            block = self._block(arm, ran, number, order=order, run_in=turn.run_in)
+            block = self._checked(block, took_s)
             self.keep(block)
             self.context.recorder.sample(block)
             self._works_outside |= self._works(ran)
@@ -562,14 +566,14 @@ class Generation:
             self._begin_settling()
         self._holds = can_hold and not held.harm
 
-    def _checked(self, block: Block) -> Block:
+    def _checked(self, block: Block, took_s: float) -> Block:
         """Return the block, marked as dropped where its times cannot be true."""
         roster = self.workers.roster
         hello = roster.hellos.get(block.arm)
         cpus = ((hello.fingerprint if hello else None) or {}).get("cpu.affinity")
         count = len(cpus) if isinstance(cpus, tuple) else None  # None: it did not tell
-        # A step of a line may hold a checkpoint, which takes long and needs no CPU time.
-        fault = roster.clocks.fault(block, cpus=count, may_wait=roster.context.is_line)
+        can_wait = may_wait(roster.context.spec)
+        fault = roster.clocks.fault(block, cpus=count, took_s=took_s, may_wait=can_wait)
         if not fault:
             return block
         roster.context.note("round-dropped", arm=block.arm, text=f"round {block.round}: {fault}")

@@ -20,7 +20,7 @@ from typing import Literal
 
 import numpy as np
 
-from envcompare.measure import Generated, Hello, Ran
+from envcompare.measure import Generated, Hello, LaunchSpec, Ran
 from envcompare.run_folder.records import Block, Design, Failure
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import OUTSIDE_SHARE, spinning_ns
@@ -52,6 +52,8 @@ _STEPS, _COMPILATIONS = 100, 10
 _SLOWEST_BLOCK = 20  # times what was expected, before it is taken to hang or to have stood still
 # A shorter gap is no stall, since a step may wait for a disk or a network.
 _STALL_NS = 2e9
+# Bundled workloads whose steps do more than compute.
+_WAITING = frozenset({"compile", "ddp", "files", "loader", "startup"})
 _BLOCKS_TO_KNOW = 3  # of an arm, before one of them can be absurd
 # CPU time is counted in ticks of up to 10 ms, so a short block may seem to use too much of it.
 _CPU_SLACK_NS = 50_000_000
@@ -241,13 +243,18 @@ class ClockWatch:
     _steps_ns: dict[str, list[float]] = field(default_factory=dict)
     _ends_ns: dict[str, int] = field(default_factory=dict)
 
-    def fault(self, block: Block, *, cpus: int | None, may_wait: bool = False) -> str:
+    def fault(
+        self, block: Block, *, cpus: int | None, took_s: float = math.inf, may_wait: bool = False
+    ) -> str:
         """Return why no number may be made of a block; empty where nothing speaks against it.
 
-        With `may_wait`, a long step without CPU time, such as a checkpoint, is no fault.
+        The answer came after `took_s`. With `may_wait`, a long step without CPU time, such as a
+        checkpoint, is no fault.
         """
         wall_ns = sum(block.wall_ns)
         fault = _impossible(block, wall_ns, cpus)
+        if not fault and wall_ns > 1.5e9 * took_s + _STALL_NS:
+            fault = f"it took {wall_ns / 1e9:.3g} s by a clock that jumped, and {took_s:.3g} s here"
         # A warm-up is the first of a launch, and each sandbox of gVisor has a new clock.
         end_ns = self._ends_ns.get(block.arm) if block.round >= 0 else None
         if not fault and end_ns is not None and block.t0_ns < end_ns:
@@ -277,6 +284,15 @@ class ClockWatch:
             f"it took {wall_ns / 1e9:.3g} s, not {usual_ns / 1e9:.3g} s, and used only "
             f"{used_ns / 1e9:.3g} s of it: the clock jumped or the machine stalled"
         )
+
+
+def may_wait(spec: LaunchSpec) -> bool:
+    """Tell whether a step may wait for seconds, for files or other processes.
+
+    A step of the user's own may hold a checkpoint, which takes long and needs no CPU time.
+    """
+    is_own = bool(spec.cwd) or ":" in spec.workload  # a script, or FILE:CLASS
+    return is_own or spec.workload in _WAITING
 
 
 def _impossible(block: Block, wall_ns: int, cpus: int | None) -> str:

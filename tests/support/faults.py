@@ -92,6 +92,13 @@ class ClockJumps(Steady):
             time.monotonic_ns = lambda: now() + self.seconds * 10**9
 
 
+class SavesAtTimes(ClockJumps):
+    def act(self):
+        if IN_DOCKER and self.blocks == 9:
+            self.blocks += 1
+            time.sleep(2.5)
+
+
 class ClockGoesBack(ClockJumps):
     seconds = -3600
 

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benches import bench
 from builders import CELL, block, run_record
 from faults import tried
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envcompare.analysis.compare import compare_run
-from envcompare.measure.limits import ClockWatch
+from envcompare.config.workloads import catalogue
+from envcompare.measure.limits import _WAITING, ClockWatch, may_wait
 from envcompare.report import plain
 from envcompare.report.sections import cells_table
 from envcompare.report.wording.methodwords import method_rules
@@ -102,6 +104,7 @@ def test_slow_block_that_used_its_time_stays() -> None:
         ({"wall_ns": (-5, 10_000_000, 10_000_000)}, "did not go forward"),
         ({"wall_ns": (0, 0, 0)}, "did not go forward"),
         ({"cpu_ns": (10**9,) * 3}, "of CPU time in"),
+        ({"wall_ns": (10**10,) * 3, "cpu_ns": (10**10,) * 3}, "by a clock that jumped"),
         ({"t0_ns": 10**6}, "its clock went back"),
     ],
 )
@@ -109,8 +112,28 @@ def test_times_that_cannot_be_true_are_found(changes: dict[str, Any], words: str
     """Each kind of jump is named, and the next true block is taken again."""
     watch = ClockWatch()
     t0_ns = steady(watch)
-    assert words in watch.fault(block(**{"t0_ns": t0_ns, **changes}), cpus=2)
+    assert words in watch.fault(block(**{"t0_ns": t0_ns, **changes}), cpus=2, took_s=4.0)
     assert watch.fault(block(t0_ns=t0_ns + 10**11), cpus=2) == ""
+
+
+def test_block_of_ones_own_class_that_waits_for_a_disk_counts(tmp_path: Path) -> None:
+    """A slow checkpoint is a part of the work, and of the mean of an environment."""
+    found = tried(tmp_path, "SavesAtTimes", budget_s=12.0, restarts=1, rounds=8)
+    cell = found.comparison.cells[0]
+    assert (cell.dropped_blocks, cell.dropped_rounds) == (0, 0)
+    samples = found.folder.read_samples().samples
+    assert max(sum(b.wall_ns) for b in samples if isinstance(b, Block)) > 2e9
+
+
+@pytest.mark.parametrize("workload", ["cnn", "files", "compile", "own.py:Own"])
+def test_only_bundled_work_that_computes_cannot_wait(workload: str, tmp_path: Path) -> None:
+    """Whatever else stands still for seconds may wait for files or for processes."""
+    assert may_wait(bench(tmp_path, workload).spec) is (workload != "cnn")
+
+
+def test_workloads_that_may_wait_are_bundled() -> None:
+    """A workload of another name would be taken for one that only computes."""
+    assert catalogue().keys() >= _WAITING
 
 
 def test_clock_that_begins_anew_with_a_launch_is_no_fault() -> None:
