@@ -158,8 +158,9 @@ class Generation:
 
     @property
     def _block_limit_s(self) -> float:
-        """Return how long to wait for a block; one of more than one step was calibrated."""
-        return self.context.turn_limit_s(max(BLOCK_S, MIN_STEPS * self._first_step_s))
+        """Return how long to wait for a block, whose steps were calibrated or are chosen."""
+        steps = self.context.design.steps or MIN_STEPS
+        return self.context.turn_limit_s(max(BLOCK_S, steps * self._first_step_s))
 
     def run(self) -> None:
         """Run all that follows `begin`; an arm that fails ends the generation for every arm.

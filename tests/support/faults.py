@@ -33,6 +33,11 @@ class TakesSeconds(Steady):
         time.sleep(0.7)
 
 
+class TakesMoments(Steady):
+    def act(self):
+        time.sleep(0.02)
+
+
 class DoesNothing(Steady):
     def step(self):
         return 1.0

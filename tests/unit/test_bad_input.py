@@ -101,6 +101,16 @@ def test_hung_worker_is_named_and_given_up(tmp_path: Path, monkeypatch: pytest.M
     assert "docker: no answer to `run` within 3 s | it hangs or waits" in found.failures()
 
 
+def test_block_of_many_chosen_steps_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --steps a block may last far longer than one that was calibrated."""
+    monkeypatch.setattr(limits, "MIN_BLOCK_LIMIT_S", 0.6)
+    found = tried(tmp_path, "TakesMoments", budget_s=100.0, steps=60, restarts=1, rounds=1)
+    assert found.failures() == ""
+    assert found.comparison.cells[0].steps_per_block == 60
+
+
 @pytest.mark.parametrize(("expected_s", "limit_s"), [(0.3, 60), (2.0, 60), (30.0, 600)])
 def test_limit_of_a_block_follows_what_it_should_take(expected_s: float, limit_s: float) -> None:
     """A minute at least, twenty times what was expected."""
