@@ -250,6 +250,9 @@ def _work_again_at(job: Job, turns: KernelTurns, spec: HostSpec) -> None:
     if host is None or not host.lock(is_retried=True):
         return
     prior = job.folder.read_events().events
+    begun = max(i for i, e in enumerate(prior) if e.what in {"run-started", "run-resumed"})
+    ends = (e for e in prior[begun:] if e.what == "cell-ended" and e.state != "unreachable")
+    host.ended |= {e.cell for e in ends}
     check = partial(_check_identities, job, [host.session], prior)
     if host.prepare(turns, is_retried=True) and host.survives_or_leaves(check):
         host.measure(turns)
@@ -345,9 +348,9 @@ class _HostRun:
     session: HostSession
     others: tuple[_HostRun, ...] = ()  # with ranks of its cells
     team: HostTeam | None = None
+    ended: set[str] = field(default_factory=set)  # cells, since the start or resumption
     _lock: HostLock = field(default_factory=HostLock)
     _losses: int = 0
-    _ended: set[str] = field(default_factory=set)  # cells ended since the start or resumption
 
     @property
     def label(self) -> str:
@@ -356,10 +359,7 @@ class _HostRun:
 
     @property
     def place(self) -> tuple[str, ...]:
-        """Return the sort key of a host's lock, in the same order for all clients.
-
-        Clients that lock in this order cannot deadlock.
-        """
+        """Return the sort key of a host's lock: clients that lock in this order never deadlock."""
         return self.session.boot_id, str(self.session.machine.get("machine.id", "")), self.label
 
     def lock(self, *, is_retried: bool = False) -> bool:
@@ -436,11 +436,10 @@ class _HostRun:
                     self._run_cells()
                 except TransportError as error:
                     self.job.interruption.check()
-                    if not self._is_back(error):
-                        self._give_up(error)
-                        return
-                else:
-                    return
+                    if self._is_back(error):
+                        continue
+                    self._give_up(error)
+                return
 
     def _run_cells(self) -> None:
         folder, cells = self.job.folder, {cell.id for cell in self._left}
@@ -458,9 +457,9 @@ class _HostRun:
                 for cell in group
                 if (run := self._cell_run(cell, events, session_events, samples))
             ]
-            self._ended |= {cell.id for cell in group} - {run.cell.id for run in runs}
+            self.ended |= {cell.id for cell in group} - {run.cell.id for run in runs}
             if runs:
-                run_cells(self.job, runs, ended=self._ended)
+                run_cells(self.job, runs, ended=self.ended)
                 self._check_lock(runs)
 
     def _check_lock(self, runs: list[CellRun]) -> None:
@@ -478,7 +477,7 @@ class _HostRun:
     @property
     def _left(self) -> list[Cell]:
         cells = self.job.plan.cells
-        return [cell for cell in cells if cell.host == self.label and cell.id not in self._ended]
+        return [cell for cell in cells if cell.host == self.label and cell.id not in self.ended]
 
     def _cell_run(
         self,

@@ -22,6 +22,7 @@ from envcompare.run_folder import standing
 from envcompare.run_folder.records import Event, Failure, event_now
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import Job, walk
+from envcompare.runner.cellrun import CellRun
 from envcompare.runner.walk import _retried_hosts
 from envcompare.transport import LOCAL
 from envcompare.transport.hosts import HostSpec
@@ -186,6 +187,38 @@ def test_resumed_run_goes_back_to_a_cell_with_its_whole_budget(
     words = ["run", "--resume", str(folder), "--retry-failed"]
     again = CliRunner().invoke(app, words)
     assert again.exit_code == 0, again.output
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_cell_that_ended_is_not_measured_again_with_a_lost_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_resumed: bool
+) -> None:
+    """Only what the host had not reached is; a failed arm is gone back to once in a resumed run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work.py").write_text(WORK)
+    started: Counter[str] = Counter()
+
+    def run_cells(job: Job, runs: list[CellRun], *, ended: set[str]) -> None:
+        for cell in (each.cell for each in runs):
+            started[cell.id] += 1
+            job.note("cell-started", host=cell.host, cell=cell.id)
+            if cell.id.endswith("n=2") and started[cell.id] == 1:
+                raise TransportError("the connection to host 'local' was lost")
+            job.note("arm-failed", host=cell.host, cell=cell.id, arm="vm", failure=BROKEN)
+            job.end_cell(cell, "ok", "")
+            ended.add(cell.id)
+
+    monkeypatch.setattr(walk, "run_cells", run_cells)
+    monkeypatch.setattr(walk, "sharing", lambda cells: [(cell,) for cell in cells])
+    envs = ("--envs", "vm@host", "--host-python", sys.executable, "--hosts", "local")
+    argv = ["run", *envs, "--workload", "work.py:Adds", *SHORT, *STEPS_ALONE, "--out", "out"]
+    argv += ["--set", "work-Adds.n=1,2", "--host-patience", "0"]
+    first = CliRunner().invoke(app, argv + ["--retry-failed"] * (not is_resumed))
+    if is_resumed:
+        started.clear()
+        argv = ["run", "--resume", str(only_run(tmp_path / "out")), "--retry-failed"]
+        first = CliRunner().invoke(app, argv)
+    assert sorted(started.values()) == [1, 2], first.output
 
 
 def test_retry_that_was_interrupted_is_gone_on_with(
