@@ -265,6 +265,7 @@ class ProfilePass:
         used = used_ns(helpers, before, list_helpers(self.host.transport, helpers))
         # The trace of a GPU is read for its kernels even where it is too large to be kept.
         most_bytes = MOST_BYTES if has_gpu else KEPT_BYTES
+        raw: Path | None = None
         try:
             raw = self._written(worker.arm, asked.file, most_bytes) if reply.file else None
             is_read = raw and (has_gpu or has_exchanges(reply.values))
@@ -277,8 +278,10 @@ class ProfilePass:
             )
             profile = WORKER_PROFILERS[name].read(answer)
         except ProfileError as error:
+            _remove(raw)
             return self._missing(worker.arm, kind, failed(error))
         if profile is None:
+            _remove(raw)
             brief = reply.reason or "the profiler found nothing and gave no reason"
             why: Lack = "failed" if reply.has_failed else "not-measured"
             problem = Problem(brief=brief, hint=reply.hint)
@@ -340,12 +343,13 @@ class ProfilePass:
             raw = self._kept_raw(taken, left.report, name, KEPT_BYTES)
             with tempfile.TemporaryDirectory(prefix="envcompare-profile-") as folder:
                 target = Path(folder) / left.export.name
-                taken.fetch(left.export, target)
                 try:
+                    taken.fetch(left.export, target)
                     return profiler.read(prepared, target), raw
-                except NothingTracedError as error:
-                    if raw:
-                        raw.unlink()
+                except ProfileError as error:
+                    _remove(raw)
+                    if not isinstance(error, NothingTracedError):
+                        raise
                     complaint = profiler.explain(said)  # what it said outside its report
                     if complaint is None:
                         raise
@@ -459,6 +463,12 @@ def failed(error: EnvcompareError, profiler: Profiler | None = None) -> Lacking:
         hint = complaint.hint if complaint and details else error.hint
         problem = Problem(brief=error.brief, details=details, hint=hint)
     return Lacking(why="failed", problem=problem)
+
+
+def _remove(raw: Path | None) -> None:
+    """Remove a raw file of which nothing was read: it is in no record, and may hold a secret."""
+    if raw:
+        raw.unlink()
 
 
 def _without_secret(raw: Path | None) -> tuple[Path | None, Lacking | None]:

@@ -88,6 +88,8 @@ OPERATORS = {"operators": [], "version": "2.0", "steps_before": 3}
 
 
 class Attack(Light):
+    values = OPERATORS
+
     def setup(self, seed, device):
         super().setup(seed, device)
         from harness import generation
@@ -100,7 +102,7 @@ class Attack(Light):
                 return found
             pathlib.Path(out).parent.mkdir(exist_ok=True)
             file = self.leave(pathlib.Path(out))
-            return {**found, "reason": "", "values": OPERATORS, "file": str(file)}
+            return {**found, "reason": "", "values": self.values, "file": str(file)}
 
         generation.profile = answer
 
@@ -145,6 +147,10 @@ class LeavesATrace(Attack):
         with gzip.open(out, "wt") as file:
             file.write("{}")
         return out
+
+
+class LeavesATraceOfNothing(LeavesATrace):
+    values = {"operators": "none"}
 """
 )
 # Without a GPU: workers that claim one, and a tool around them that writes a made report.
@@ -408,6 +414,13 @@ def test_a_file_that_was_asked_for_is_kept(tmp_path: Path) -> None:
     assert all(event.failure is None for event in events)
 
 
+def test_a_file_of_the_worker_that_nothing_was_read_of_is_not_kept(tmp_path: Path) -> None:
+    """No record names it, and it was not looked through for secrets."""
+    records, _ = _attacked(tmp_path, "LeavesATraceOfNothing")
+    assert (records["torch"].state, records["torch"].raw) == ("missing", ())
+    assert not list((tmp_path / "run").rglob("torch.json.gz"))
+
+
 def _traced(
     path: Path,
     name: str = "LinksTheExport",
@@ -505,6 +518,13 @@ def test_a_whole_process_without_marks_is_not_taken_for_the_steps(tmp_path: Path
     record = _traced(tmp_path, marked=_silent())[0]["vm"]
     assert record.state == "missing"
     assert "the nsys trace has no marks" in why(record)[1]
+
+
+def test_a_report_of_a_tool_that_cannot_be_read_is_not_kept(tmp_path: Path) -> None:
+    """No record names it, and it was not looked through for secrets."""
+    record = _traced(tmp_path, marked=_silent())[0]["vm"]
+    assert (record.state, record.raw) == ("missing", ())
+    assert not list((tmp_path / "run").rglob("*.nsys-rep"))
 
 
 @pytest.mark.parametrize(
