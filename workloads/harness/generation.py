@@ -180,11 +180,16 @@ def _as_result(value: Any) -> dict[str, Any] | None:  # noqa: ANN401  what a wor
     if value is None:
         return None
     named = value if isinstance(value, dict) else {"result": value}
-    plain = (bool, int, float, str, type(None))
     return {
-        str(name): one if isinstance(one, plain) else str(one)[:RESULT_LIMIT]
-        for name, one in named.items()
+        str(name): one if _is_plain(one) else str(one)[:RESULT_LIMIT] for name, one in named.items()
     }
+
+
+def _is_plain(value: Any) -> bool:  # noqa: ANN401  what a workload makes
+    """Tell whether a run folder can hold a value as it is: integers have 64 bits there."""
+    if isinstance(value, int):
+        return abs(value) < 1 << 63
+    return isinstance(value, (float, str, type(None)))
 
 
 def _cpu_of(request: dict[str, Any]) -> int | None:

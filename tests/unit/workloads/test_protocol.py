@@ -10,8 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from conversation import Start
+
+from envcompare.measure import Ended
 
 PLACES = ("fork", "rebuild")
 
@@ -564,6 +567,32 @@ def test_data_hash_follows_names_and_sizes(start: Start, toy: str, tmp_path: Pat
     (data / "deep" / "a").write_text("12")
     assert first != start().ask("hello", workload=toy, data=str(data))["data_hash"]
     assert start().ask("hello", workload=toy)["data_hash"] is None
+
+
+SUMS = """
+class Own:
+    batch = 1
+
+    def setup(self, seed, device):
+        pass
+
+    def step(self):
+        return 1.0
+
+    def finish(self):
+        return {"small": 2**63 - 1, "large": 2**64 - 1, "below": -(2**63), "is_done": True}
+"""
+
+
+def test_large_numbers_of_finish_are_told_as_text(start: Start, tmp_path: Path) -> None:
+    """An unsigned checksum of 64 bits is a result, and no answer that cannot be true."""
+    (tmp_path / "own.py").write_text(SUMS)
+    worker = start()
+    worker.ask("hello", workload=f"{tmp_path}/own.py:Own")
+    worker.ask("gen", seed=1, pad=0)
+    ended = msgspec.convert(worker.ask("end"), Ended)
+    large, below = str(2**64 - 1), str(-(2**63))
+    assert ended.result == {"small": 2**63 - 1, "large": large, "below": below, "is_done": True}
 
 
 LOADS = """
