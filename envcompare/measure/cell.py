@@ -341,7 +341,7 @@ class Roster:
             readings,
             self.compared,
             reference=context.reference,
-            design=context.design,
+            design=readings.design(context.design),
             m=context.comparisons,
             prior=context.noise,
             is_out_of_budget=is_out_of_budget,

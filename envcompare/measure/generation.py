@@ -390,8 +390,11 @@ class Generation:
     def _begin_settling(self) -> None:
         """Compare the first rounds with a loop, where turns can be lengthened."""
         design = self.context.design
-        is_fixed = design.steps is not None or design.rounds is not None or self.context.has_gpu
-        if not (is_fixed or self.tuning.run_in_s or self.tuning.block_s > SHORT_BLOCK_S):
+        is_fixed = design.steps is not None or design.rounds is not None
+        is_on_gpu = any(hello.device == "cuda" for hello in self.hellos.values())
+        if not (
+            is_fixed or is_on_gpu or self.tuning.run_in_s or self.tuning.block_s > SHORT_BLOCK_S
+        ):
             self.tuning.settling.begin()
 
     def _must_settle(self) -> bool:

@@ -87,12 +87,17 @@ class Lockstep:
                 self._tuning.steps = self._tuning.steps or block.k
                 self._tuning.block_s = wall_ns(block) / block.k / 1e9 * self._tuning.steps
 
+    @property
+    def design(self) -> Design:
+        """Return the design of the cell, with the restarts that a GPU needs once one is used."""
+        return self.readings.design(self.context.design)
+
     def _no_readings(self) -> Readings:
         return Readings(metrics=("net", "wall"), threads=self.context.design.threads)
 
     def forget(self, costs: Costs) -> bool:
         """Forget all rounds, if those of such costs have room in the budget; tell whether."""
-        design = self.context.design
+        design = self.design
         missing = design.restarts or design.min_restarts
         measuring_s = max(LEAST_MEASURING_S / 2, self.least_rounds * costs.round_s)
         # The restart that runs has its workers already.
@@ -110,7 +115,7 @@ class Lockstep:
 
         No interval ends a cell while it is not known whether its turns are long enough.
         """
-        least = self.context.design.min_restarts
+        least = self.design.min_restarts
         why = self.roster.why_done(self.readings, min_restarts=least)
         if why != "failure" and not self._tuning.settling.is_settled:
             why = None
@@ -126,7 +131,7 @@ class Lockstep:
             self.context.note("caution", text=PAUSE_CAUTION)
         if reason != "budget":
             return
-        design, restarts = self.context.design, self.readings.restarts
+        design, restarts = self.design, self.readings.restarts
         spent_s = design.budget_s + self.context.budget.given_s - self.context.remaining_s
         missing = max(0, design.min_restarts - restarts)
         caution = small_budget_caution(
@@ -140,7 +145,7 @@ class Lockstep:
 
     def take_overtime(self) -> float:
         """Return the seconds that the cell takes beyond its budget, for the least of restarts."""
-        design = self.context.design
+        design = self.design
         missing = design.min_restarts - self.readings.restarts
         if self._costs is None or design.restarts is not None:
             return 0.0
@@ -171,7 +176,7 @@ class Lockstep:
     def _min_restarts(self) -> int:
         # Where restarts are the units of an interval, more of them are worth shorter ones.
         is_wide = self.roster.is_wide(self.readings)
-        return restarts_before_a_look(self.context.design.min_restarts, is_wide=is_wide)
+        return restarts_before_a_look(self.design.min_restarts, is_wide=is_wide)
 
     @property
     def least_rounds(self) -> int:
@@ -179,7 +184,7 @@ class Lockstep:
 
         The restarts of a cell share them, but for those that are units of their own.
         """
-        design = self.context.design
+        design = self.design
         if design.preset == "strict" or self.roster.is_wide(self.readings):
             return ROUNDS_FOR_MEDIAN
         return math.ceil(MIN_ROUNDS / max(1, design.min_restarts))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -209,6 +209,7 @@ class CellRun:
         # Where the budget had no room for a restart, nothing has noted the arms in this part.
         if not self._has_arm_events:
             self._note_again(context)
+        context = replace(context, design=lockstep.design)
         # The host has learnt already from a cell that had stopped before this part of the run.
         if not self._stopped_by():
             self._learn(lockstep)
@@ -400,8 +401,7 @@ class CellRun:
 
     def _make_context(self) -> CellContext:
         parameters = dict(self.cell.parameters)
-        has_gpu = self.session.has_gpu and self.job.experiment.device != "cpu"
-        design = self.plan.design.on_gpu() if has_gpu else self.plan.design
+        design = self.plan.design
         workload = self.cell.workload
         spent = () if self.is_retried else since_retry(self.session_events)
         if workload.program is not None:
@@ -427,7 +427,7 @@ class CellRun:
             interruption=self.job.interruption,
             budget=Budget.of(design.budget_s, spent),
             waited_s=waited_s(spent),
-            has_gpu=has_gpu,
+            has_gpu=self.session.has_gpu and self.job.experiment.device != "cpu",
             values={arm.id: arm.parameters for arm in self.plan.arms if arm.parameters},
             placed=placed,
             noise=Spread() if workload.program is not None else self._expected(),

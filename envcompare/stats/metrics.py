@@ -331,6 +331,10 @@ class Readings:
         """Return the number of restarts, or of passes of processes."""
         return len(self._restarts)
 
+    def design(self, planned: Design) -> Design:
+        """Return the design of the cell: of work that used a GPU, with the restarts it needs."""
+        return planned.on_gpu() if "gpu" in self._kinds else planned
+
     def steps(self, arm: str) -> int:
         """Return how many steps of an arm were read, 0 of a program."""
         return self._steps[arm]

@@ -15,10 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from benches import Kept, bench
+from benches import Kept, bench, measure
 from builders import block, blocks
 from faults import SOURCE as FAULTS
 from lab import ON_ONE_NODE
+from msgspec import structs
 
 from envcompare.measure.cell import Budget, CellContext, Roster
 from envcompare.measure.generation import Tuning
@@ -26,6 +27,7 @@ from envcompare.measure.lockstep import Lockstep, Turns, _Rounds
 from envcompare.run_folder import (
     CALIBRATION,
     RUN_IN_S,
+    SETTLED,
     last_calibration,
     standing_samples,
 )
@@ -303,6 +305,26 @@ def test_restart_has_the_rounds_that_an_interval_needs(
     """All together have 12, and each has six where restarts are the units."""
     made = prepared(tmp_path, **changes)
     assert Lockstep(made, Roster(made)).least_rounds == expected
+
+
+@pytest.mark.parametrize("uses_gpu", [False, True])
+def test_only_work_that_used_a_gpu_needs_its_restarts(tmp_path: Path, *, uses_gpu: bool) -> None:
+    """Whatever the host has: the report goes by what was measured too."""
+    found = blocks({"vm": 1.0, "docker": 1.0, "vm~control": 1.0}, restarts=2, generations=5)
+    found = tuple(structs.replace(each, gpu_ns=each.wall_ns * uses_gpu or None) for each in found)
+    made = prepared(tmp_path, min_restarts=2, gpu_restarts=4, target=0.2)
+    made = replace(made, has_gpu=True, budget=Budget.running(0.1))
+    lockstep = Lockstep(made, Roster(made), found)
+    assert lockstep.why_done() == (None if uses_gpu else "target")
+
+
+def test_pause_is_looked_at_where_only_the_host_has_a_gpu(tmp_path: Path) -> None:
+    """Work that leaves the GPU alone is measured as on any other host."""
+    (tmp_path / "own.py").write_text(FAULTS)
+    made = bench(tmp_path, f"{tmp_path}/own.py:Steady", budget_s=2.0, target=1e-4)
+    events = measure(replace(made, has_gpu=True)).events
+    notes = [event.values for event in events if event.what == "calibrated"]
+    assert any(values.get(SETTLED) is False for values in notes)
 
 
 def test_restarts_that_scatter_far_have_the_rounds_of_a_unit(tmp_path: Path) -> None:

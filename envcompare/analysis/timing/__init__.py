@@ -105,8 +105,7 @@ class CellData:
     @cached_property
     def design(self) -> Design:
         """Return the cell's design, with the restarts that a GPU needs."""
-        has_gpu = any(isinstance(block, Block) and block.gpu_ns for block in self.blocks)
-        return self.run.design.on_gpu() if has_gpu else self.run.design
+        return self.readings.design(self.run.design)
 
     @property
     def is_strict(self) -> bool:
