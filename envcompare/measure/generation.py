@@ -304,13 +304,12 @@ class Generation:
                 if generated is not None:
                     began[arm] = generated
         else:
-            budget_s = self.context.design.budget_s
             limit_s = self.context.begin_limit_s
             for arm in order:
                 self._send_begin(arm)
             began = self.workers.collect(order, lambda worker: worker.await_begin(limit_s))
             for arm, generated in began.items():
-                failure = too_long(arm, generated, budget_s)
+                failure = too_long(arm, generated, self.context.design)
                 if failure is not None:
                     self.workers.drop(arm, failure)
         self._checksums = {arm: generated.checksum for arm, generated in began.items()}

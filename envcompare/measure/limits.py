@@ -182,17 +182,30 @@ def block_limit_s(expected_s: float) -> float:
     return max(MIN_BLOCK_LIMIT_S, _SLOWEST_BLOCK * expected_s)
 
 
-def too_long(arm: str, begun: Generated, budget_s: float) -> Failure | None:
+def budget_text(design: Design) -> str:
+    """Name the budget of a cell as it was given, and a session's part of it."""
+    if design.sessions > 1:
+        whole_s = design.budget_s * design.sessions
+        return f"a session's {design.budget_s:.3g} s of the budget of {whole_s:g} s"
+    return f"the budget of {design.budget_s:g} s"
+
+
+def _advice(needed_s: float, design: Design) -> str:
+    """Advise the budget in which each session has what one needs."""
+    return f"give --budget {_roughly(needed_s * design.sessions)} or more"
+
+
+def too_long(arm: str, begun: Generated, design: Design) -> Failure | None:
     """Refuse a first step that takes longer than the whole budget of a cell."""
     step_s = begun.first_step_ns / 1e9
-    if step_s <= budget_s:
+    if step_s <= design.budget_s:
         return None
     what = "the first step, which compiled the model," if begun.compiled else "one step"
     times = _COMPILATIONS if begun.compiled else _STEPS
     return Failure(
         phase="step",
-        brief=f"{arm}: {what} took {step_s:.3g} s, longer than the budget of {budget_s:.3g} s",
-        hint=f"give --budget {_roughly(times * step_s)} or more, or make the step smaller, "
+        brief=f"{arm}: {what} took {step_s:.3g} s, longer than {budget_text(design)}",
+        hint=f"{_advice(times * step_s, design)}, or make the step smaller, "
         "for example by a smaller batch with --set",
     )
 
@@ -212,13 +225,14 @@ def overtime_s(costs: Costs, *, remaining_s: float, missing: int, most_s: float)
     return needed_s if missing > 0 and 0 < needed_s <= most_s else 0.0
 
 
-def small_budget_caution(budget_s: float, *, restarts: int, least: int, needed_s: float) -> str:
+def small_budget_caution(design: Design, *, restarts: int, needed_s: float) -> str:
     """Say that fewer restarts were measured than planned, and what larger budget would do."""
-    if restarts >= least:
+    if restarts >= design.min_restarts:
         return ""
+    so_far = " so far" * (design.sessions > 1)
     return (
-        f"the budget of {budget_s:.3g} s had room for {counted(restarts, 'restart')}, and {least} "
-        f"were planned: give --budget {_roughly(max(needed_s, budget_s))} or more"
+        f"{budget_text(design)} had room for {counted(restarts, 'restart')}{so_far}, and "
+        f"{design.min_restarts} were planned: {_advice(max(needed_s, design.budget_s), design)}"
     )
 
 
@@ -228,11 +242,11 @@ PAUSE_CAUTION = (
 )
 
 
-def longer_turns_caution(budget_s: float, needed_s: float) -> str:
+def longer_turns_caution(design: Design, needed_s: float) -> str:
     """Say that turns are too short, and which budget would do."""
     return (
-        "turns are too short to show what an arm takes in a loop, and longer ones do not fit the "
-        f"budget of {budget_s:.3g} s: give --budget {_roughly(budget_s + needed_s)} or more"
+        "turns are too short to show what an arm takes in a loop, and longer ones do not fit "
+        f"{budget_text(design)}: {_advice(design.budget_s + needed_s, design)}"
     )
 
 
@@ -414,14 +428,12 @@ def _narrowest(costs: Costs, left_s: float) -> int:
 
 
 def plan_text(
-    plan: RestartPlan, costs: Costs, *, remaining_s: float, budget_s: float, missing: int
+    plan: RestartPlan, costs: Costs, *, remaining_s: float, design: Design, missing: int
 ) -> str:
     """Say how many restarts fit, from which costs, and what more budget would do."""
-    needed_s = budget_s + (missing - plan.restarts) * restart_s(costs)
+    needed_s = design.budget_s + (missing - plan.restarts) * restart_s(costs)
     enough = (
-        f"; {missing} are needed: give --budget {_roughly(needed_s)} or more"
-        if plan.restarts < missing
-        else ""
+        f"; {missing} are needed: {_advice(needed_s, design)}" if plan.restarts < missing else ""
     )
     # The launch alone may take more than the budget.
     each_s = max(0.0, plan.measuring_s)

@@ -26,6 +26,7 @@ from envcompare.measure.limits import (
     CellEnd,
     Costs,
     RestartPlan,
+    budget_text,
     longer_turns_caution,
     overtime_s,
     plan_restarts,
@@ -103,7 +104,7 @@ class Lockstep:
         # The restart that runs has its workers already.
         needed_s = missing * (costs.launch_s + measuring_s) - costs.launch_s
         if needed_s > self.context.remaining_s:
-            self.context.note("caution", text=longer_turns_caution(design.budget_s, needed_s))
+            self.context.note("caution", text=longer_turns_caution(design, needed_s))
             return False
         self.readings = self._no_readings()
         self.planned = PlannedRestarts(design)
@@ -135,9 +136,8 @@ class Lockstep:
         spent_s = design.budget_s + self.context.budget.given_s - self.context.remaining_s
         missing = max(0, design.min_restarts - restarts)
         caution = small_budget_caution(
-            design.budget_s,
+            design,
             restarts=restarts,
-            least=design.min_restarts,
             needed_s=spent_s + missing * restart_s(self._costs or Costs(launch_s=0.0)),
         )
         if caution:
@@ -158,7 +158,7 @@ class Lockstep:
         if more_s:
             self._overtime_s += more_s
             self.context.budget.give(more_s)
-            text = f"takes {more_s:.0f} s more than its budget of {design.budget_s:.3g} s"
+            text = f"takes {more_s:.0f} s more than {budget_text(design)}"
             needed = f"{counted(missing, 'more restart')} needed for a verdict"
             self.context.note("note", text=f"{text}: {needed}")
         return more_s
@@ -320,8 +320,7 @@ class Lockstep:
         # a launch on a GPU takes seconds: say how many restarts fit
         if is_first and self.context.has_gpu and is_quick and self.restart == 0:
             left_s, missing = self.context.remaining_s + costs.launch_s, self._min_restarts
-            budget_s = self.context.design.budget_s
-            text = plan_text(plan, costs, remaining_s=left_s, budget_s=budget_s, missing=missing)
+            text = plan_text(plan, costs, remaining_s=left_s, design=self.design, missing=missing)
             self.context.note("calibrated", text=text, values={"planned_restarts": plan.restarts})
         return plan.measuring_s * (1 - self.marking.share)
 

@@ -25,7 +25,7 @@ from envcompare.errors import CommandTimeoutError, WorkloadError
 from envcompare.fingerprint import READ
 from envcompare.measure import Amount, Fact, Facts, Values, shuffled
 from envcompare.measure.cell import CellContext, QuietGate, Roster, failure_of
-from envcompare.measure.limits import StopReason
+from envcompare.measure.limits import StopReason, budget_text
 from envcompare.measure.worker import HELLO_LIMIT_S, Worker
 from envcompare.measure.workers import CellWorkers, Launches, WorkerPool, is_launch_due
 from envcompare.run_folder.records import Count, Failure, ProcessRun
@@ -502,8 +502,8 @@ class ProcessPass:
         self._is_spent = not is_command_limit
         if not is_command_limit and self._has_run(worker.arm):
             return None
-        budget_s = self.context.design.budget_s
-        what = "its limit" if is_command_limit else f"what was left of the budget of {budget_s:g} s"
+        budget = budget_text(self.context.design)
+        what = "its limit" if is_command_limit else f"what was left of {budget}"
         hint = (
             "raise --command-timeout" if is_command_limit else "raise --budget, or reduce its work"
         )

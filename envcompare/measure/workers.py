@@ -468,12 +468,11 @@ class Launches:
 
         Return the generation, None where it failed.
         """
-        budget_s = self.context.design.budget_s
         limit_s = self.context.begin_limit_s
         generated = workers.ask(arm, lambda worker: worker.await_begin(limit_s))
         if generated is None:
             return None
-        if (failure := too_long(arm, generated, budget_s)) is not None:
+        if (failure := too_long(arm, generated, self.context.design)) is not None:
             workers.drop(arm, failure)
             return None
         step_s = generated.first_step_ns / 1e9

@@ -13,7 +13,7 @@ from builders import design
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.measure import Fact, Hello, Ran
+from envcompare.measure import Fact, Generated, Hello, Ran
 from envcompare.measure.generation import have_like_cpus
 from envcompare.measure.limits import (
     BLOCK_S,
@@ -25,6 +25,7 @@ from envcompare.measure.limits import (
     Costs,
     SlowerBlock,
     has_quota,
+    longer_turns_caution,
     overtime_s,
     plan_restarts,
     plan_text,
@@ -33,6 +34,7 @@ from envcompare.measure.limits import (
     small_budget_caution,
     steps_a_block,
     stop_reason,
+    too_long,
     works_outside,
 )
 from envcompare.stats.intervals import Interval
@@ -353,19 +355,41 @@ def test_overtime_that_is_granted_is_enough_for_the_restarts_that_are_missing(
 
 def test_advice_names_no_smaller_budget_than_was_given() -> None:
     """Whatever the costs promise, the one that was given was not enough."""
-    text = small_budget_caution(60, restarts=1, least=2, needed_s=37.0)
+    rules = design(budget_s=60.0, min_restarts=2)
+    text = small_budget_caution(rules, restarts=1, needed_s=37.0)
     assert text.endswith("give --budget 60 or more")
+
+
+def test_advice_of_a_session_names_the_budget_of_all() -> None:
+    """Each session has its part of it, which nobody has given."""
+    rules = design(budget_s=300.0, min_restarts=3, sessions=4)
+    budget = "a session's 300 s of the budget of 1200 s"
+    text = small_budget_caution(rules, restarts=2, needed_s=375.0)
+    assert text == (
+        f"{budget} had room for 2 restarts so far, and 3 were planned: give --budget 1500 or more"
+    )
+    text = longer_turns_caution(rules, 20.0)
+    assert text.endswith(f"do not fit {budget}: give --budget 1280 or more")
+    begun = Generated(pid=1, spawn_ns=0, build_ns=0, first_step_ns=400 * 10**9, checksum=None)
+    failure = too_long("vm", begun, rules)
+    assert failure is not None
+    assert failure.brief == f"vm: one step took 400 s, longer than {budget}"
+    assert failure.hint.startswith("give --budget 160000 or more")
+    plan = plan_restarts(COSTS, remaining_s=20, missing=4)
+    text = plan_text(plan, COSTS, remaining_s=20, design=rules, missing=4)
+    assert text.endswith("4 are needed: give --budget 1350 or more")
 
 
 def test_plan_names_its_costs_and_the_budget_that_is_missing() -> None:
     """What is needed is a launch with 2 s of rounds for each that does not fit."""
     plan = plan_restarts(COSTS, remaining_s=20, missing=4)
-    text = plan_text(plan, COSTS, remaining_s=20, budget_s=30, missing=4)
+    text = plan_text(plan, COSTS, remaining_s=20, design=design(budget_s=30.0), missing=4)
     assert "1 restart fits the 20 s left of the budget" in text
     assert "a launch of all arms takes 10.0 s, and each measures for 4 s" in text
     assert text.endswith("4 are needed: give --budget 70 or more")
     late = plan_restarts(COSTS, remaining_s=-3, missing=2, is_launched=True)
-    text = plan_text(late, COSTS, remaining_s=0, budget_s=10, missing=2)
+    text = plan_text(late, COSTS, remaining_s=0, design=design(budget_s=10.0), missing=2)
     assert "each measures for 0 s" in text
     enough = plan_restarts(COSTS, remaining_s=500, missing=4)
-    assert "needed" not in plan_text(enough, COSTS, remaining_s=500, budget_s=600, missing=4)
+    text = plan_text(enough, COSTS, remaining_s=500, design=design(budget_s=600.0), missing=4)
+    assert "needed" not in text
