@@ -27,7 +27,9 @@ from envcompare.measure.limits import (
     QUOTA_BLOCK_S,
     QUOTA_RUN_IN_S,
     SHORT_BLOCK_S,
+    SHORT_TURNS,
     STOPPED_BLOCK_S,
+    WORK_DURING_TURNS,
     HeldWaits,
     Settling,
     SlowerBlock,
@@ -85,6 +87,7 @@ class Tuning:
     block_s: float = 0.0  # of the reference, as calibrated
     slower: dict[str, SlowerBlock] = field(default_factory=dict)
     stops: bool = False  # what an arm has started, while others have their turns
+    can_stop: bool = True  # there is room in the budget for rounds that stop
     run_in_s: float = 0.0  # of untimed steps in each turn, as `run_in_steps` takes it
     calibration: int = 0  # one higher each time that turns were too short
     settling: Settling = field(default_factory=Settling)
@@ -135,7 +138,7 @@ class Generation:
     tuning: Tuning
     keep: Callable[[Block], None]
     is_enough: Callable[[float | None], bool]
-    forget: Callable[[float], bool]  # all rounds before, if others of so many seconds have room
+    forget: Callable[[float, str], bool]  # all rounds, if others of such seconds have room
     marking: Marking
     marked_s: float = 0.0
     _holds: bool = False  # all arms of a round on one CPU
@@ -175,7 +178,7 @@ class Generation:
         try:
             if self._can_measure():
                 self._run_round(_WARMUP)
-                if self._works_outside and not self.tuning.stops:
+                if self._works_outside and self.tuning.can_stop and not self.tuning.stops:
                     self._stop_from_now()
                 elif self._wanted_s:
                     self._begin_settling()
@@ -381,7 +384,8 @@ class Generation:
         if not self._wanted_s:
             is_seen = any(self._works(ran) for ran in self._loop("second sight").values())
             round_s = STOPPED_BLOCK_S * len(self.workers.arms)
-            if not (is_seen and self.forget(2 * round_s)):
+            self.tuning.can_stop = not is_seen or self.forget(2 * round_s, WORK_DURING_TURNS)
+            if not (is_seen and self.tuning.can_stop):
                 return
             self._begin_again()
         self._calibrate_stopped(self.tuning.step_s)
@@ -423,7 +427,7 @@ class Generation:
         settling.is_settled = wanted_s == MOST_SETTLING_S
         settling.is_seen = False
         # untimed steps last 1.5 times as long on average
-        if not self.forget(2.5 * wanted_s * len(arms)):
+        if not self.forget(2.5 * wanted_s * len(arms), SHORT_TURNS):
             settling.is_settled = True
             self._note_calibration()
             return False

@@ -242,12 +242,16 @@ PAUSE_CAUTION = (
 )
 
 
-def longer_turns_caution(design: Design, needed_s: float) -> str:
-    """Say that turns are too short, and which budget would do."""
-    return (
-        "turns are too short to show what an arm takes in a loop, and longer ones do not fit "
-        f"{budget_text(design)}: {_advice(design.budget_s + needed_s, design)}"
-    )
+SHORT_TURNS = "turns are too short to show what an arm takes in a loop, and longer ones"
+WORK_DURING_TURNS = (
+    "something that an arm started works during the turns of others, and rounds that stop it"
+)
+
+
+def no_room_caution(what: str, design: Design, needed_s: float) -> str:
+    """Say what has no room, one of the two above, and which budget would do."""
+    advice = _advice(design.budget_s + needed_s, design)
+    return f"{what} do not fit {budget_text(design)}: {advice}"
 
 
 @dataclass(slots=True)

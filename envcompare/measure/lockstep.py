@@ -27,7 +27,7 @@ from envcompare.measure.limits import (
     Costs,
     RestartPlan,
     budget_text,
-    longer_turns_caution,
+    no_room_caution,
     overtime_s,
     plan_restarts,
     plan_text,
@@ -96,15 +96,18 @@ class Lockstep:
     def _no_readings(self) -> Readings:
         return Readings(metrics=("net", "wall"), threads=self.context.design.threads)
 
-    def forget(self, costs: Costs) -> bool:
-        """Forget all rounds, if those of such costs have room in the budget; tell whether."""
+    def forget(self, costs: Costs, what: str) -> bool:
+        """Forget all rounds, if those of such costs have room in the budget; tell whether.
+
+        `what` is said to have none.
+        """
         design = self.design
         missing = design.restarts or design.min_restarts
         measuring_s = max(LEAST_MEASURING_S / 2, self.least_rounds * costs.round_s)
         # The restart that runs has its workers already.
         needed_s = missing * (costs.launch_s + measuring_s) - costs.launch_s
         if needed_s > self.context.remaining_s:
-            self.context.note("caution", text=longer_turns_caution(design, needed_s))
+            self.context.note("caution", text=no_room_caution(what, design, needed_s))
             return False
         self.readings = self._no_readings()
         self.planned = PlannedRestarts(design)
@@ -365,11 +368,11 @@ class _Rounds:
         is_enough = spent_s >= self._measuring_s and len(self._rounds_s) >= self._least
         return is_enough or context.remaining_s <= 0
 
-    def forget(self, round_s: float) -> bool:
+    def forget(self, round_s: float, what: str) -> bool:
         """Forget all rounds, if rounds of so many seconds have room; tell whether."""
         now = time.monotonic()
         launch_s = (self._first_s or now) - self.began
-        if not self.lockstep.forget(Costs(launch_s=launch_s, round_s=round_s)):
+        if not self.lockstep.forget(Costs(launch_s=launch_s, round_s=round_s), what):
             return False
         # What was discarded is no cost of a launch.
         self.began = now - launch_s

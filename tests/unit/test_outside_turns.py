@@ -250,6 +250,39 @@ def test_slow_loader_is_measured_at_its_size(tmp_path: Path, queue: str, other: 
     assert measured.docker.outcome != "equivalent"
 
 
+LATE = """
+import os, subprocess
+
+class Late:
+    batch = 1
+
+    def setup(self, seed, device):
+        mark = __file__ + "." + os.environ["ENVCOMPARE_ENVIRONMENT"]
+        self.other = None
+        if os.path.exists(mark) and mark.endswith("docker"):
+            self.other = subprocess.Popen(["sleep", "100"])
+        open(mark, "w").close()
+
+    def step(self):
+        return float(sum(i * i for i in range(30000)) % 97)
+
+    def finish(self):
+        if self.other:
+            self.other.kill()
+            self.other.wait()
+"""
+
+
+def test_child_that_comes_late_is_said_once_where_its_stops_have_no_room(tmp_path: Path) -> None:
+    """It was there in two restarts; no turn is too short."""
+    (tmp_path / "own.py").write_text(LATE)
+    sizes = {"restarts": 3, "rounds": 2, "min_restarts": 1, "budget_s": 30.0}
+    measured = measure(bench(tmp_path, f"{tmp_path}/own.py:Late", **sizes))
+    assert measured.comparison.cells[0].restarts == 3
+    (caution,) = (text for text in measured.cautions.splitlines() if "give --budget" in text)
+    assert caution.startswith("something that an arm started works during the turns of others")
+
+
 SLOW = """
 import os, time
 

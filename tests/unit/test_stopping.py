@@ -22,10 +22,11 @@ from envcompare.measure.limits import (
     MOST_MEASURING_S,
     QUOTA_BLOCK_S,
     QUOTA_RUN_IN_S,
+    SHORT_TURNS,
     Costs,
     SlowerBlock,
     has_quota,
-    longer_turns_caution,
+    no_room_caution,
     overtime_s,
     plan_restarts,
     plan_text,
@@ -368,7 +369,7 @@ def test_advice_of_a_session_names_the_budget_of_all() -> None:
     assert text == (
         f"{budget} had room for 2 restarts so far, and 3 were planned: give --budget 1500 or more"
     )
-    text = longer_turns_caution(rules, 20.0)
+    text = no_room_caution(SHORT_TURNS, rules, 20.0)
     assert text.endswith(f"do not fit {budget}: give --budget 1280 or more")
     begun = Generated(pid=1, spawn_ns=0, build_ns=0, first_step_ns=400 * 10**9, checksum=None)
     failure = too_long("vm", begun, rules)
