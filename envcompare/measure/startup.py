@@ -225,8 +225,10 @@ class ProcessPass:
     _slow: set[str] = field(default_factory=set)  # measures given up
     _looks: dict[str, Facts] = field(default_factory=dict)  # of arms not watched yet
     _said: set[str] = field(default_factory=set)  # the cautions
+    _readings: Readings = field(init=False)
 
     def __post_init__(self) -> None:
+        self._readings = Readings(self.runs)
         self._number = 1 + max((run.number for run in self.runs), default=-1)
 
     @property
@@ -259,7 +261,7 @@ class ProcessPass:
 
     def intervals(self) -> dict[str, Interval | None]:
         """Return the printed interval of each compared arm, as far as it is known."""
-        return self.roster.intervals(Readings(self.runs))
+        return self.roster.intervals(self._readings)
 
     def _read_again(self) -> None:
         """Run lines that ended before they were read again, untimed, for a part of the budget."""
@@ -295,7 +297,7 @@ class ProcessPass:
 
     def _is_done(self) -> bool:
         least = self._least
-        self.stopped_by = self.roster.why_done(Readings(self.runs), min_restarts=least)
+        self.stopped_by = self.roster.why_done(self._readings, min_restarts=least)
         if self.stopped_by is None and self._number >= (self.program.most_rounds or math.inf):
             self.stopped_by = "planned"
         # The first round is tried however little is left of the budget.
@@ -382,6 +384,7 @@ class ProcessPass:
 
     def _keep(self, run: ProcessRun) -> None:
         self.runs.append(run)
+        self._readings.add(run)
         self.context.recorder.sample(run)
 
     def _run(self, arm: str, order: int) -> ProcessRun | None:

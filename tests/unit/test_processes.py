@@ -13,9 +13,11 @@ from summaries import markdown
 
 from envcompare.errors import InterruptedRunError
 from envcompare.fingerprint.evidence import entries, entry_name
-from envcompare.measure import Values, derive_seed, shuffled
+from envcompare.measure import Values, derive_seed, shuffled, startup
 from envcompare.report.page import render
 from envcompare.run_folder.records import ProcessRun
+from envcompare.stats.intervals import MIN_PROCESSES
+from envcompare.stats.metrics import Readings
 
 # Ends when an interval is there and not when time is over, however much else the machine does.
 SETTLED: dict[str, Any] = {"budget_s": 60.0, "margin": 0.95, "target": 0.9}
@@ -176,3 +178,19 @@ def test_peak_below_that_of_the_launcher_is_not_measured(tmp_path: Path) -> None
     """The kernel hands the launcher's peak on to what it executes."""
     found = measured(tmp_path, "true", budget_s=1.0)
     assert {run.max_rss_bytes for run in runs_of(found)} == {None}
+
+
+def test_each_process_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The looks of a thousand rounds must not take more and more of the budget."""
+    added: list[ProcessRun] = []
+
+    class Counting(Readings):
+        def add(self, sample: ProcessRun) -> None:
+            added.append(sample)
+            super().add(sample)
+
+    monkeypatch.setattr(startup, "Readings", Counting)
+    found = measured(tmp_path, "true", **SETTLED)
+    runs = [run for run in runs_of(found) if not run.warmup]
+    assert len(runs) >= 3 * MIN_PROCESSES
+    assert [run for run in added if not run.warmup] == runs
