@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -55,6 +56,7 @@ _STALL_NS = 2e9
 # Bundled workloads whose steps do more than compute.
 _WAITING = frozenset({"compile", "ddp", "files", "loader", "startup"})
 _BLOCKS_TO_KNOW = 3  # of an arm, before one of them can be absurd
+_USUAL_BLOCKS = 1000  # the last ones of an arm, which say what is usual
 # CPU time is counted in ticks of up to 10 ms, so a short block may seem to use too much of it.
 _CPU_SLACK_NS = 50_000_000
 LEAST_MEASURING_S, MOST_MEASURING_S = 2.0, 40.0  # of a restart
@@ -258,7 +260,7 @@ def no_room_caution(what: str, design: Design, needed_s: float) -> str:
 class ClockWatch:
     """Finds the blocks of a cell whose times cannot be true; it remembers those before."""
 
-    _steps_ns: dict[str, list[float]] = field(default_factory=dict)
+    _steps_ns: dict[str, deque[float]] = field(default_factory=dict)
     _ends_ns: dict[str, int] = field(default_factory=dict)
 
     def fault(
@@ -283,7 +285,8 @@ class ClockWatch:
         self._ends_ns[block.arm] = block.t0_ns + max(0, wall_ns)
         # The times of a block at fault must not change what is usual for its arm.
         if not fault:
-            self._steps_ns.setdefault(block.arm, []).append(wall_ns / block.k)
+            steps = self._steps_ns.setdefault(block.arm, deque(maxlen=_USUAL_BLOCKS))
+            steps.append(wall_ns / block.k)
         return fault
 
     def _stood_still(self, block: Block, wall_ns: int) -> str:
@@ -291,7 +294,7 @@ class ClockWatch:
 
         A block that computed or waited for half of its time is kept, however slow it is.
         """
-        steps = self._steps_ns.get(block.arm, [])
+        steps = self._steps_ns.get(block.arm, ())
         if len(steps) < _BLOCKS_TO_KNOW:
             return ""
         usual_ns = statistics.median(steps) * block.k

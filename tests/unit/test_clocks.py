@@ -89,6 +89,17 @@ def steady(watch: ClockWatch, count: int = 4) -> int:
     return count * 10**9
 
 
+def test_what_is_usual_follows_the_last_blocks() -> None:
+    """Work may slow down, and a median over all blocks of hours would take ever longer."""
+    watch = ClockWatch()
+    steady(watch, 3000)
+    slow = {"wall_ns": (5 * 10**8,) * 3, "cpu_ns": (4 * 10**8,) * 3}
+    for number in range(3000, 4000):
+        assert watch.fault(block(t0_ns=number * 10**10, **slow), cpus=2) == ""
+    idle = block(t0_ns=4000 * 10**10, wall_ns=(10**9,) * 3, cpu_ns=(0,) * 3)
+    assert watch.fault(idle, cpus=2) == ""
+
+
 def test_slow_block_that_used_its_time_stays() -> None:
     """An arm may be slow for a reason of its own; dropping that would flatter it."""
     watch = ClockWatch()
