@@ -627,4 +627,6 @@ class HeldWaits:
 
 
 def _waited(ran: Ran) -> float:
-    return (ran.wait_ns or 0) / max(1, sum(ran.wall_ns))
+    """Return the share of a block waited for a CPU that others held; a quota's stops are none."""
+    held_ns = max(0, (ran.wait_ns or 0) - (ran.throttled_ns or 0))
+    return held_ns / max(1, sum(ran.wall_ns))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import pytest
 
@@ -20,10 +21,10 @@ def loop_of(steps_ms: dict[str, tuple[float, ...]]) -> dict[str, Ran]:
             for arm, steps in steps_ms.items()}  # fmt: skip
 
 
-def ran_of(wall_ns: list[int], wait_ns: int = 0, *, is_held: bool = False) -> Ran:
+def ran_of(wall_ns: list[int], wait_ns: int = 0, **fields: Any) -> Ran:
     """Return a block."""
     steps = tuple(wall_ns)
-    return Ran(t0_ns=0, wall_ns=steps, cpu_ns=steps, wait_ns=wait_ns, is_held=is_held)
+    return Ran(t0_ns=0, wall_ns=steps, cpu_ns=steps, wait_ns=wait_ns, **fields)
 
 
 def rounds_of(
@@ -177,3 +178,13 @@ def test_no_worker_is_held_on_a_cpu_that_something_of_its_arm_needs(
         held.add(blocks, "vm")
         held.add({**blocks, "podman": ran_of([1], 1)}, "vm")
     assert held.harm == harm
+
+
+@pytest.mark.parametrize("throttled_ns", [200_000, 300_000])
+def test_stops_by_a_quota_are_no_wait_for_a_cpu_that_others_held(throttled_ns: int) -> None:
+    """The kernel counts them as waits; they end no rounds on one CPU."""
+    held = HeldWaits()
+    stopped = ran_of([10**6], 200_000, is_held=True, throttled_ns=throttled_ns)
+    for _ in range(20):
+        held.add({"docker": stopped, "vm": ran_of([10**6], is_held=True)}, "vm")
+    assert not held.harm
