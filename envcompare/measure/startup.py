@@ -396,8 +396,9 @@ class ProcessPass:
             # what is watched would be slower than the others in a round that counts
             watch = arm in self._looks and (self._round_s is None or not self._is_of_lines)
             request = {**self._request(), "limit_s": limit_s, "watch": watch}
-            # --prepare and --conclude have a limit of their own
-            longest_s = (3 if self._is_of_lines else 1) * limit_s + _GRACE_S
+            # --prepare and --conclude have a limit of their own, at least a minute each
+            around_s = 2 * max(60.0, limit_s) if self._is_of_lines else 0.0
+            longest_s = limit_s + around_s + _GRACE_S
             done = worker.ask_once("command", request, kind=_Finished, limit_s=longest_s)
             real_ns = time.monotonic_ns() - worker.spawned_ns - done.settling_ns
             failure = self._failure(worker, done, limit_s)

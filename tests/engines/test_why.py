@@ -243,7 +243,7 @@ def test_cause_is_found_among_the_packages_of_two_environments(tmp_path: Path) -
 
 def test_line_is_compared_with_a_capture(tmp_path: Path) -> None:
     """Of this machine at another time, with more to do and another variable."""
-    words = ("capture", "-o", "slow.capture", "--budget", "20", "--no-quiet-gate", "--out", "first")
+    words = ("capture", "-o", "slow.capture", "--budget", "45", "--no-quiet-gate", "--out", "first")
     count = "python3 -c 'print(sum(i * i for i in range({})))'"
     line = f"OMP_NUM_THREADS=7 {count.format(3_000_000)}"  # far more, for a busy machine
     argv = (sys.executable, "-m", "envcompare", *words, line)

@@ -15,7 +15,7 @@ from envcompare.run_folder import write_hint
 
 WORDS = (
     "run", "--envs", "vm@host,b=vm@host", "--no-quiet-gate", "--profile", "none",
-    "--command", "true", "--budget", "4",
+    "--command", "true", "--budget", "8",
 )  # fmt: skip
 RAN_FULL = """
 import errno, os, sys, envcompare.cli

@@ -31,6 +31,7 @@ from harness.wire import encode, leave, parse_request, read_line, send
 if TYPE_CHECKING:
     from harness.watching import Watch
 
+_LEAST_AROUND_S = 60.0  # for --prepare and --conclude, which may start and stop a server
 _DRAIN_S = 1.0  # for a program's output once the program has ended
 _SETTLE_S = 0.2  # for processes that end by themselves right after, as multiprocessing's tracker
 _LOOK_EVERY_S = 0.01
@@ -228,15 +229,16 @@ class Run:
         if not line:
             return
         start_ns = time.monotonic_ns()
+        limit_s = max(_LEAST_AROUND_S, self._limit_s)  # at the end of a budget, the latter is short
         with phase("setup"):
             words = ["sh", "-c", line]
             try:
                 done = subprocess.run(
-                    words, stdin=subprocess.DEVNULL, stdout=2, timeout=self._limit_s, check=False
+                    words, stdin=subprocess.DEVNULL, stdout=2, timeout=limit_s, check=False
                 )
             except subprocess.TimeoutExpired as error:
                 raise ProcessError(
-                    f"the line of {option} did not end within {self._limit_s:.0f} s"
+                    f"the line of {option} did not end within {limit_s:.0f} s"
                 ) from error
             if done.returncode:
                 raise ProcessError(
