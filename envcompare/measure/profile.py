@@ -317,9 +317,8 @@ class ProfilePass:
             worker.quit(_ENDING_LIMIT_S)
         if reply.reason and asked.needs_gpu:
             raise ProfileError("the steps could not be marked", details=reply.reason)
-        profile, raw = self._exported(arm, prepared, worker.tail(SAID_LINES))
+        profile, raw, unkept = self._exported(arm, prepared, worker.tail(SAID_LINES))
         profile = msgspec.structs.replace(profile, steps=steps)
-        raw, unkept = _without_secret(raw)
         record = self._record(arm, asked.name, hello, profile, raw)
         record = msgspec.structs.replace(record, lacks=unkept)
         return cut_at(asked.most_launches, record)
@@ -334,8 +333,10 @@ class ProfilePass:
         traced = next((record.profile for record in traces if record and record.profile), None)
         return counted_steps(self._steps, traced, most=asked.most_launches)
 
-    def _exported(self, arm: str, prepared: ProfilerRun, said: str) -> tuple[Profile, Path | None]:
-        """Return what a tool has left as a profile, and its raw file where that is kept."""
+    def _exported(
+        self, arm: str, prepared: ProfilerRun, said: str
+    ) -> tuple[Profile, Path | None, Lacking | None]:
+        """Return what a tool has left as a profile, and its raw file, or why that is not kept."""
         profiler = self._profiler(prepared.kind.name)
         with Quarantine.empty(self.host.transport, arm, self.host.taken(arm)) as taken:
             left = profiler.export(taken, prepared, log=said)
@@ -345,7 +346,7 @@ class ProfilePass:
                 target = Path(folder) / left.export.name
                 try:
                     taken.fetch(left.export, target)
-                    return profiler.read(prepared, target), raw
+                    return profiler.read(prepared, target), *_without_secret(raw, target)
                 except ProfileError as error:
                     _remove(raw)
                     if not isinstance(error, NothingTracedError):
@@ -471,10 +472,13 @@ def _remove(raw: Path | None) -> None:
         raw.unlink()
 
 
-def _without_secret(raw: Path | None) -> tuple[Path | None, Lacking | None]:
+def _without_secret(
+    raw: Path | None, export: Path | None = None
+) -> tuple[Path | None, Lacking | None]:
     """Return a raw file that may be kept, or why it is not: it is too large, or holds a secret."""
-    # A raw file may hold all variables of the program, as an export of nsys does.
-    name = secret_in(raw) if raw else ""
+    # A raw file may hold all variables of the program, packed: an export of nsys shows them.
+    looked = (raw, export) if raw else ()
+    name = next((name for file in looked if file and (name := secret_in(file))), "")
     if raw is None or not name:
         return raw, None if raw else _TOO_LARGE
     raw.unlink()

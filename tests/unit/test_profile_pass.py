@@ -22,7 +22,7 @@ from envcompare.errors import (
     WorkloadError,
     exit_code_of,
 )
-from envcompare.measure import Hello, LaunchSpec
+from envcompare.measure import Hello, LaunchSpec, profile
 from envcompare.measure.cell import CellContext
 from envcompare.measure.limits import limit_s
 from envcompare.measure.profile import (
@@ -525,6 +525,18 @@ def test_a_report_of_a_tool_that_cannot_be_read_is_not_kept(tmp_path: Path) -> N
     record = _traced(tmp_path, marked=_silent())[0]["vm"]
     assert (record.state, record.raw) == ("missing", ())
     assert not list((tmp_path / "run").rglob("*.nsys-rep"))
+
+
+def test_a_report_is_not_kept_if_its_export_shows_a_secret(tmp_path: Path) -> None:
+    """The report itself holds its variables packed."""
+    report, export = tmp_path / "trace.nsys-rep", tmp_path / "trace.sqlite"
+    report.write_bytes(b"packed")
+    export.write_bytes(b"HF_TOKEN=hf_0123456789abcdefghij")
+    kept, lacking = profile._without_secret(report, export)
+    assert (kept, report.exists()) == (None, False)
+    assert lacking is not None
+    assert lacking.problem is not None
+    assert "holds HF_TOKEN" in lacking.problem.brief
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,9 @@ def line_causes(run: RunComparison, comparisons: Iterable[Comparison]) -> tuple[
     if not are_read:
         texts.append(_NOT_READ)
     elif not shown:
-        others = {name for _, name, _ in reported_differences(run, decided[0].cell)}
-        texts.append(_NO_CAUSE if arm.arm in others else _NOTHING)
+        cell, host = decided[0].cell, decided[0].host
+        others = reported_differences(run, cell, host=host, arm=arm.arm)
+        texts.append(_NO_CAUSE if others else _NOTHING)
     if shown:
         can_try = run.proof is None and CAPTURED not in {arm.environment, before.environment}
         tries = "; --prove tries what can be changed" if can_try else ""
