@@ -137,10 +137,8 @@ def prove(
 ) -> Proof | None:
     """Look for the cause of a difference, by default the first decided one.
 
-    None without any, and if the budget is too short for a trial.
-
-    Trials are runs below the run's folder, with its settings. Raises InterruptedRunError on SIGINT,
-    SIGTERM and SIGHUP.
+    None without any, and if the budget is too short for a trial. Trials are runs below the run's
+    folder, with its settings. Raises InterruptedRunError on SIGINT, SIGTERM and SIGHUP.
     """
     whole = compare_run(folder)
     moved = (comparison for comparison in whole.compared if comparison.outcome in MOVED)

@@ -146,11 +146,7 @@ def run(
         session = next_session(folder.read_events().events) if experiment.sessions > 1 else None
         if session is not None and session > experiment.sessions:
             said = _all_measured(folder, experiment.sessions)
-            if events:
-                display.say(said)
-            else:
-                print_lines([said])
-            return
+            return display.say(said) if events else print_lines([said])
         if new is None:
             _check_places(experiment, hosts, display)
         if doubt:

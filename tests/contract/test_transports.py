@@ -408,6 +408,7 @@ def test_account_without_a_shell_is_an_error(lab: Lab) -> None:
         with pytest.raises(TransportError, match="cannot start commands") as caught:
             run(transport, Command(argv=("true",)))
         assert "not available" in caught.value.details
+        assert f"`ssh {user}@{lab.alias} true`" in caught.value.hint
         transport.close()
     finally:
         lab.as_root("userdel", "-rf", user)

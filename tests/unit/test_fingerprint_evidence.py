@@ -553,7 +553,8 @@ def test_what_a_cell_saw_is_kept_by_arm_and_by_host() -> None:
     for at, (cell, arm) in enumerate(product(("h2/c", "h1/c"), ("vm", "docker"))):
         seen[cell, arm] = _Seen(running=[at, at])
         seen[cell, arm].take(Memory(cell=cell, arm=arm, cgroup_peak_bytes=at * 10, **memory))
-    around = Surroundings(read=SimpleNamespace(timed=run, run=run), seen=seen)  # type: ignore[arg-type]
+    read = SimpleNamespace(timed=run, run=run)
+    around = Surroundings(read=read, seen=seen, hosts=())  # type: ignore[arg-type]
     of_arms = around.context("h2/c", ("vm", "docker"))
     assert (of_arms.running, of_arms.group_peaks) == ((0, 1), (0, 10))
     of_hosts = around.of_hosts("docker", ("h1", "h2"))

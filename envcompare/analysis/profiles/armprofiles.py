@@ -133,6 +133,15 @@ def ranks_of_passes(records: Records) -> dict[tuple[str, Tool | None], tuple[str
     return {(record.kind, profile_of(record).tool): ranks_of(record) for record in best_last}
 
 
+def passes_of_other_ranks(
+    records: Records, reference: Records
+) -> frozenset[tuple[str, Tool | None]]:
+    """Return pass and tool of profiles that are of other ranks than the reference's."""
+    ours, theirs = ranks_of_passes(records), ranks_of_passes(reference)
+    both = ours.keys() & theirs.keys()
+    return frozenset(key for key in both if are_other_ranks(ours[key], theirs[key]))
+
+
 def _rank(record: ProfileRecord) -> tuple[int, int]:
     assert record.profile is not None
     return _KINDS.index(record.kind), _TOOLS.index(record.profile.tool)

@@ -21,13 +21,12 @@ from msgspec.structs import replace
 from envcompare.analysis.model.profiling import QuantityRow, Roof, Roofline, RooflinePoint
 from envcompare.analysis.profiles.armprofiles import (
     Records,
-    are_other_ranks,
     choose,
     has_kernels,
     is_kernel_trace,
     is_of_program,
+    passes_of_other_ranks,
     profile_of,
-    ranks_of_passes,
     usable,
 )
 from envcompare.gpu import device_of, roofs_of, tensor_pipes
@@ -100,10 +99,9 @@ def quantity_rows(
 ) -> dict[str, Rows]:
     """Return the rows of each arm, from its profiles and from `timed` readings of the timing pass.
 
-    `partial` are the arms and records that lack launches of their steps.
-
-    A quantity is compared with the same name, pass, tool and GPU in the reference. There is no
-    ratio if the tool, page, averaging rule or ranks differ.
+    `partial` are the arms and records that lack launches of their steps. A quantity is compared
+    with the same name, pass, tool and GPU in the reference. There is no ratio if the tool, page,
+    averaging rule or ranks differ.
     """
     held = {arm: tuple(records) for arm, records in by_arm.items()}
     rows = {arm: _rows(records, partial) for arm, records in held.items()}
@@ -124,23 +122,17 @@ def quantity_rows(
         for arm, found in rows.items()
     }
     against = rows.get(reference, {})
-    others = {arm: _other_ranks(records, held.get(reference, ())) for arm, records in held.items()}
+    theirs = held.get(reference, ())
+    others = {arm: passes_of_other_ranks(ours, theirs) for arm, ours in held.items()}
     return {
         arm: tuple(
             replace(row, agreement="reference")
             if arm == reference
-            else _with_ratio(row, key, against, others=others.get(arm, ()))
+            else _with_ratio(row, key, against, is_apart=key[1:3] in others.get(arm, ()))
             for key, row in found.items()
         )
         for arm, found in rows.items()
     }
-
-
-def _other_ranks(records: Records, reference: Records) -> frozenset[tuple[str, Tool | None]]:
-    """Return pass and tool of profiles that are of other ranks than the reference's."""
-    ours, theirs = ranks_of_passes(records), ranks_of_passes(reference)
-    both = ours.keys() & theirs.keys()
-    return frozenset(key for key in both if are_other_ranks(ours[key], theirs[key]))
 
 
 def _absent_copies(
@@ -163,22 +155,15 @@ def _absent_copies(
 
 
 def _with_ratio(
-    row: QuantityRow,
-    key: Key,
-    against: Mapping[Key, QuantityRow],
-    *,
-    others: Container[tuple[str, Tool | None]],
+    row: QuantityRow, key: Key, against: Mapping[Key, QuantityRow], *, is_apart: bool
 ) -> QuantityRow:
-    """Return a row with its ratio, or with the reason it cannot be compared.
-
-    `others` are pass and tool of profiles of other ranks.
-    """
+    """Return a row with its ratio, or with the reason it has none; of other ranks, it has none."""
     same = against.get(key)
     if same is not None:
         row = replace(row, reference_value=same.value, reference_per_step=same.per_step)
     if row.value is None:
         return row
-    if row.rank is None and key[1:3] in others:
+    if row.rank is None and is_apart:
         return replace(row, unlike="ranks")
     if same is not None and same.value is not None:
         if row.rule != same.rule:
