@@ -19,7 +19,7 @@ from envcompare.run_folder import owner_of
 from envcompare.run_folder.results import RunFolder
 
 _LOCAL_ADDRESS: Final = "127.0.0.1"
-# How long a page stands. A run that has ended may be resumed, or get profiles.
+# How long a page is kept before it is drawn again: a run that has ended may be resumed.
 _CHANGING_S, _ENDED_S = 5.0, 30.0
 _PAGE: Final = "report.html"
 _TEXTS: Final = frozenset({"", ".json", ".jsonl", ".log", ".csv", ".md", ".toml", ".xml", ".html"})

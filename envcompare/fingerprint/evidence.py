@@ -524,17 +524,14 @@ def _memory(pair: FingerprintPair, key: str) -> Evidence:
         return Evidence(is_felt=True, text=f"Its peak is {_megabytes(own)} and the limit {most}.")
     groups = filter(None, compress(pair.context.group_peaks, (before, after)))
     if (group := max(groups, default=None)) is not None:
-        is_near, text = (
-            group * _ENOUGH > limit,
-            f"With the page cache, the peak is {_megabytes(group)}",
-        )
+        is_near = group * _ENOUGH > limit
+        text = f"With the page cache, the peak is {_megabytes(group)}"
     elif hits is not None:
-        is_near, text = False, "It was not seen to be reached"
+        is_near = False
+        text = "It was not seen to be reached"
     else:
-        is_near, text = (
-            True,
-            f"Without the page cache, the peak is {_megabytes(own)}" if own else "",
-        )
+        is_near = True
+        text = f"Without the page cache, the peak is {_megabytes(own)}" if own else ""
     said = f"{text}, and the limit is {most}." if text else ""
     return Evidence(is_felt=None if is_near else False, text=said)
 

@@ -112,7 +112,8 @@ def configuration_of(run: RunRecord) -> dict[str, Any]:
 def addresses_of(run: RunRecord) -> dict[str, str]:
     """Return what `--hosts` takes for each host of a run: empty if a job chose it.
 
-    The first of hosts with ranks stands for all. Hosts that are not known are left out.
+    If ranks run on several hosts, the first one has the addresses of all. Unknown hosts are left
+    out.
     """
     try:
         content = configuration_of(run)

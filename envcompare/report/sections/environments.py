@@ -313,7 +313,7 @@ def _differing_row(
 def _differing_value(
     key: str, arm: ArmSummary, by_arm: dict[str, FactDifference], facts: HostFacts
 ) -> Words:
-    """Return the value of an arm, or that it has that of its own reference."""
+    """Return the value of an arm, or `same` if its own reference has the same value."""
     if arm.arm in by_arm:
         return fact_text(key, by_arm[arm.arm].value)
     for name, difference in by_arm.items():
